@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from tests.faults.test_kafka_cut_log import cut
 from tests.integration.conftest import quiet
+from tests.stores.session_stores import RedisCopy
 from tests.support.broker_process import BrokerProcess
 from tests.support.dialogue import DAY_S, arrived, client, gone, kept, make, present, talk
 from tests.support.forked_program import run_program
@@ -258,27 +259,27 @@ def test_the_broker_ends_though_redis_does_not_answer(
     talk(after)
 
 
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (("SET", "s:ol:{broken}", "{"), "s:ol:{broken}"),
-        (("SET", "s:ol:{broken}", '{"epoch":1,"generation":1,"client_id":"other"}'), "s:ol:{broken}"),
-        (("RPUSH", "s:ol:{broken}", "x"), "'s:ol:{broken}': is a list, not a string"),
-        (("SET", "s:s:{s}", "x"), "'s:s:{s}': is a string, not a hash"),
-        (("HSET", "s:s:{s}", "t", "x"), "'s:s:{s}, field t'"),
-        (("HSET", "s:f:ri:{s}", "70000", "1"), "'s:f:ri:{s}'"),
-        (("SET", "{s}_messages", "x"), "'{s}_messages': is a string, not a zset"),
-        (("SET", "s:w:{s}", "x"), "s:w:{s}"),
-        (("RPUSH", "t:r:{t}", "x"), "t:r:{t}"),
-        (("SET", "t:r:{t}", "x"), "t:r:{t}"),
-        (("SET", "embermq:schema", "x"), "embermq:schema"),
-        (("SET", "embermq:schema", '{"version":3,"log":"1"}'), "has version 3"),
-        (("SET", "embermq:schema", '{"version":2,"log":"1"}'), "belongs to the message log 1"),
-        (("DEL", "embermq:schema"), "but no embermq:schema"),
-    ],
+BROKEN = (
+    (("SET", "s:ol:{broken}", "{"), "s:ol:{broken}"),
+    (("SET", "s:ol:{broken}", '{"epoch":1,"generation":1,"client_id":"other"}'), "s:ol:{broken}"),
+    (("RPUSH", "s:ol:{broken}", "x"), "'s:ol:{broken}': is a list, not a string"),
+    (("SET", "s:s:{s}", "x"), "'s:s:{s}': is a string, not a hash"),
+    (("HSET", "s:s:{s}", "t", "x"), "'s:s:{s}, field t'"),
+    (("HSET", "s:f:ri:{s}", "70000", "1"), "'s:f:ri:{s}'"),
+    (("SET", "{s}_messages", "x"), "'{s}_messages': is a string, not a zset"),
+    (("SET", "s:w:{s}", "x"), "s:w:{s}"),
+    (("RPUSH", "t:r:{t}", "x"), "t:r:{t}"),
+    (("SET", "t:r:{t}", "x"), "t:r:{t}"),
+    (("SET", "embermq:schema", "x"), "embermq:schema"),
+    (("SET", "embermq:schema", '{"version":3,"log":"1"}'), "has version 3"),
+    (("SET", "embermq:schema", '{"version":2,"log":"1"}'), "belongs to the message log 1"),
+    (("DEL", "embermq:schema"), "but no embermq:schema"),
 )
+"""What somebody does to keys, and what the start says of it."""
+
+
 def test_what_is_broken_is_named_and_the_start_refused(
-    broker: BrokerProcess, redis_server: RedisServer, words: tuple[str, ...], told: str
+    broker: BrokerProcess, redis_server: RedisServer
 ) -> None:
     broker.start()
 
@@ -287,8 +288,13 @@ def test_what_is_broken_is_named_and_the_start_refused(
 
     talk(before)
     broker.stop()
-    redis_server.ask(*words)
-    assert told in refused(broker)
+    whole = RedisCopy([redis_server])
+    for words, told in BROKEN:
+        redis_server.ask(*words)
+        before_start = broker.output_size()
+        refused(broker)
+        assert told in broker.output_from(before_start).decode(), words
+        whole.put_back()
 
 
 def test_a_redis_that_is_not_there_is_told_without_its_password(
