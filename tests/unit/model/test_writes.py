@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from embermq.model.application_positions import StoredPositions
 from embermq.model.queue_rows import QueueWrites
 from embermq.model.session_writes import SessionWrites
 from embermq.model.shared_logs import SharedWrites
@@ -74,7 +75,6 @@ def test_each_field_is_kept_unless_it_falls_with_the_records(kind: type[Writes],
 
 
 def test_the_later_word_counts() -> None:
-    here, before = SharedWrites(), SharedWrites()
-    here.positions[1, 0], before.positions[1, 0] = "here", "before"  # type: ignore[assignment]
-    here.put_before(before)
-    assert here.positions == {(1, 0): "here"}
+    here = SharedWrites(positions={(1, 0): StoredPositions(committed_offset=2)})
+    here.put_before(SharedWrites(positions={(1, 0): StoredPositions(committed_offset=1)}))
+    assert here.positions[1, 0].committed_offset == 2
