@@ -11,9 +11,13 @@ from tests.contracts.servers_stores import ServersStores
 from tests.contracts.stores import tick_writes
 from tests.support.redis_server import RedisServer
 
+from embermq.adapters.redis.floor_marks import ReadMarks
+from embermq.adapters.redis.log_notes import RedisLogNotes
 from embermq.model.client_type import ClientType
+from embermq.model.position import position_of
 from embermq.model.session import SessionRow
 from embermq.ports.errors import StoreError
+from embermq.ports.known_log import KnownLog
 from embermq.ports.tick_store import EVERYBODY, Receipt
 
 ANN = SessionRow("ann", 1, 1, ClientType.DEVICE, "", 5, 60, True, 0, 0)
@@ -107,3 +111,62 @@ def test_the_floor_moves_when_all_before_it_is_stored(servers: ServersStores) ->
     assert servers.servers.dispatcher_floor == 2
     servers.store.settle()
     assert servers.in_process.floors == [2]
+
+
+def known(servers: ServersStores) -> KnownLog:
+    return RedisLogNotes(servers.raw, "redis").known()
+
+
+def test_nothing_is_known_to_a_redis_that_nobody_has_used(servers: ServersStores) -> None:
+    assert known(servers) == KnownLog(is_any=False, identity="", end=0, ended_in_order=False)
+
+
+def test_what_is_known_of_the_log_is_not_far_behind_it(servers: ServersStores) -> None:
+    RedisLogNotes(servers.raw, "redis").open("a log")
+    servers.write(records=[b"r"] * 999)
+    assert known(servers) == KnownLog(is_any=True, identity="a log", end=0, ended_in_order=False)
+    servers.write(records=[b"r"])
+    assert known(servers).end == 1_000
+    servers.write(records=[b"r"])
+    servers.state.tick.now_ms += 1_000
+    servers.answer()
+    assert known(servers).end == 1_001, "also while nothing more comes"
+
+
+def test_the_next_start_knows_of_an_end_in_order(servers: ServersStores) -> None:
+    RedisLogNotes(servers.raw, "redis").open("a log")
+    servers.write(records=[b"a", b"b"], dispatcher_floor=1)
+    servers.write(generation_reserved=50)
+    servers.servers.hurry()
+    servers.servers.finish()
+    servers.settle()
+    expected = KnownLog(is_any=True, identity="a log", end=2, ended_in_order=True, generations=50)
+    assert known(servers) == expected
+    assert ReadMarks(servers.raw).newest == 1
+    RedisLogNotes(servers.raw, "redis").open("a log")
+    assert not known(servers).ended_in_order
+
+
+def test_a_tick_that_the_log_has_not_answered_is_no_end_in_order(servers: ServersStores) -> None:
+    RedisLogNotes(servers.raw, "redis").open("a log")
+    servers.in_process.away = True
+    servers.submit(tick_writes(records=[b"a"]))
+    servers.servers.finish()
+    servers.settle()
+    assert known(servers) == KnownLog(is_any=True, identity="a log", end=0, ended_in_order=False)
+
+
+def test_a_log_that_has_lost_its_end_goes_on_elsewhere(servers: ServersStores) -> None:
+    RedisLogNotes(servers.raw, "redis").open("a log")
+    servers.write(records=[b"a"])
+    servers.in_process.lost_end_at = position_of(1, 0)
+    servers.servers.finish()
+    servers.settle()
+    assert known(servers).end == position_of(1, 0)
+    assert not known(servers).ended_in_order
+
+
+def test_data_of_another_program_is_refused(servers: ServersStores) -> None:
+    servers.raw.command("s:ol:{x}", "SET", "s:ol:{x}", "1")
+    with pytest.raises(StoreError, match="EmberMQ cannot place"):
+        known(servers)

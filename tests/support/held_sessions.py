@@ -69,6 +69,7 @@ class HeldSessions(StateWriter, DeviceQueue, SessionStore):
         self._ticks: list[_Tick] = []
         self.floors: list[int] = []
         self.noted = (0, 0)
+        self.ended: tuple[int, bool] | None = None
         self._packet_ids: dict[int, int] = {}
 
     # The test's part
@@ -154,6 +155,9 @@ class HeldSessions(StateWriter, DeviceQueue, SessionStore):
     def note_log(self, end: int, generations: int, noted: Stored) -> None:
         self.noted = (end, generations)
         self.waiting.append((noted, 0))
+
+    def note_end(self, end: int, *, in_order: bool) -> None:
+        self.ended = (end, in_order)
 
     @property
     def floor(self) -> int:

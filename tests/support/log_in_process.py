@@ -19,6 +19,7 @@ class LogInProcess(LogAppender, MessageLog):
         self.post = post
         self.away = False
         self.refusal: StoreError | None = None
+        self.lost_end_at = 0
         self.floors: list[int] = []
         self.batches: list[tuple[int, list[bytes]]] = []
         self.end = 0
@@ -47,6 +48,10 @@ class LogInProcess(LogAppender, MessageLog):
         self.batches.append((self.end, list(records)))
         self.end += len(records)
         self.post(partial(done, receipt))
+
+    @property
+    def goes_on_at(self) -> int:
+        return self.lost_end_at
 
     def passed(self, floor: int) -> None:
         self.floors.append(floor)

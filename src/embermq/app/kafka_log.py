@@ -38,7 +38,7 @@ from embermq.formats.kafka_record import KafkaEncoder
 from embermq.pipeline.log_look import Bounds, LogLook, SeenEnds
 from embermq.pipeline.settings import QUERIES
 from embermq.ports.errors import StoreError, StoreUnavailable
-from embermq.ports.log_state import KnownLog
+from embermq.ports.known_log import KnownLog
 from embermq.ports.message_log import MessageLog
 from embermq.ports.reader_positions import ReaderPositions
 from embermq.ports.receipt_log import ReceiptStatistics

@@ -241,6 +241,11 @@ class LogFirstStore(TickStore):
         self._settle_ms = 0
         self._ripen()
 
+    def finish(self) -> None:
+        """The last tick is over: tell the next start. Whoever closes the store waits until it has this."""
+        lost_end = self._log.goes_on_at
+        self._writer.note_end(max(self._log_end, lost_end), in_order=not (self.busy or lost_end))
+
     def close(self) -> None:
         self._log.close()
         if self._receipts is not None:

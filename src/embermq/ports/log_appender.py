@@ -26,6 +26,12 @@ class LogAppender(ABC):
         """Every record below is delivered, stored or owed to nobody, and that is durable: others may be told."""
 
     @property
+    def goes_on_at(self) -> int:
+        """Where the next run has to go on because the log has lost its end in this one, and with what was appended
+        since would not seem to; 0 while it has not."""
+        return 0
+
+    @property
     @abstractmethod
     def failing(self) -> str:
         """Why records that have been waiting are not stored, as far as it is known. Without credentials."""

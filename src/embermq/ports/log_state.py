@@ -2,24 +2,9 @@
 
 from abc import ABC, abstractmethod
 
-from msgspec import Struct
-
 from embermq.model.tick_writes import TickWrites
+from embermq.ports.known_log import KnownLog
 from embermq.ports.tick_store import Logged
-
-
-class KnownLog(Struct, frozen=True, kw_only=True):
-    """What is remembered of the log at a start."""
-
-    is_any: bool
-    """Some run had one."""
-    identity: str
-    """Which one, "" when that is not remembered."""
-    end: int
-    """The position behind the last record that is known; a record behind it may have been told to somebody in the
-    moment before a crash."""
-    ended_in_order: bool
-    """The last run ended in order: no record is behind `end`."""
 
 
 class LogState(ABC):

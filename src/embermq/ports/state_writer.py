@@ -39,6 +39,11 @@ class StateWriter(ABC):
         """
 
     @abstractmethod
+    def note_end(self, end: int, *, in_order: bool) -> None:
+        """The broker ends: the log ends at `end`; `in_order`: and nothing is on its way any more. What was to be
+        forgotten is forgotten now."""
+
+    @abstractmethod
     def forget_below(self, floor: int) -> None:
         """Every record below `floor` is delivered, stored or owed to nobody, and that is durable: which of them a
         client has had stored need not be known any more [device 5]. May be asked again, as long as `floor` of the store

@@ -7,7 +7,7 @@ import pytest
 from embermq.adapters.kafka.positions import LogPositions
 from embermq.app.kafka_log import check_is_ours
 from embermq.ports.errors import StoreUnavailable
-from embermq.ports.log_state import KnownLog
+from embermq.ports.known_log import KnownLog
 
 NOTHING = KnownLog(is_any=False, identity="", end=0, ended_in_order=False)
 OURS = KnownLog(is_any=True, identity="one", end=40, ended_in_order=True)

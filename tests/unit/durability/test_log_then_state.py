@@ -14,8 +14,9 @@ from embermq.model.queue_rows import DelayedRow, EntryRow, QueueWrites
 from embermq.model.session import SessionRow
 from embermq.model.tick_writes import TickWrites
 from embermq.ports.errors import StoreError, StoreFull
+from embermq.ports.known_log import KnownLog
 from embermq.ports.log_appender import Appended, LogAppender
-from embermq.ports.log_state import KnownLog, LogState
+from embermq.ports.log_state import LogState
 from embermq.ports.receipt_log import ReceiptLog, ReceiptStatistics
 from embermq.ports.sessions import StoredSession, StoredState
 from embermq.ports.tick_store import Logged, Receipt

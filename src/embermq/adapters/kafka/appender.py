@@ -80,6 +80,7 @@ class KafkaAppender(LogAppender):
         self._tick: _Tick | None = None
         self._failing = ""
         self._ended = ""
+        self._goes_on_at = 0
         self._closing = False
         self._handed = Event()
         self.on_end: list[Callable[[StoreError], None]] = []
@@ -108,6 +109,10 @@ class KafkaAppender(LogAppender):
     def failing(self) -> str:
         # A server that hangs and copies that are missing are no errors of the driver's: it tries again in silence.
         return self._ended or self._failing or f"{self._address}: does not confirm records, nor say why"
+
+    @property
+    def goes_on_at(self) -> int:
+        return self._goes_on_at
 
     def append(self, records: list[bytes], done: Appended) -> None:
         if self._tick is not None:
@@ -194,6 +199,8 @@ class KafkaAppender(LogAppender):
             return
         strange = first - offset_of(self._positions.end)
         if strange < 0:
+            # These records may reach beyond the end that was known: by it alone the next start would see no loss.
+            self._goes_on_at = position_of(self._positions.partition + 1, 0)
             self._end(f"{place}: has lost its end, {-strange} records that it had confirmed")
             return
         if strange:

@@ -14,7 +14,7 @@ from embermq.adapters.kafka.reading import PartitionReader, is_end
 from embermq.formats.pipeline_progress import progress_topic, read_progress
 from embermq.model.position import offset_of, partition_of, position_of
 from embermq.ports.errors import StoreUnavailable
-from embermq.ports.log_state import KnownLog
+from embermq.ports.known_log import KnownLog
 
 CONSUMED_AT_ONCE = 1_000
 
@@ -48,7 +48,7 @@ def continue_behind(admin: WatchedAdmin, topic: LogTopic, positions: LogPosition
     Raises StoreUnavailable."""
     if known <= positions.end:
         return
-    partition = max(positions.partition, partition_of(known)) + 1
+    partition = max(positions.partition, partition_of(known - 1)) + 1
     LOG.error(
         "%s: topic %s has lost its end: partition %d ends at offset %d, partition %d was known up to %d; the messages "
         "in between are lost. New ones go to partition %d",

@@ -54,6 +54,7 @@ class FloorMarks:
         self._every_s = every_s
         self._keys = mark_keys(cluster=link.is_cluster)
         self._open = 0
+        self._wanted = 0
         self._refused = False
         self._is_old = False
         """A server has lost something since the mark was asked for, before or after it was set."""
@@ -76,6 +77,7 @@ class FloorMarks:
     def put(self, floor: int) -> None:
         """Every record below `floor` is delivered, stored or owed to nobody. To be called again until that is settled:
         marks are few, and time passes for them with the answers to marks alone."""
+        self._wanted = floor
         now_s = time.monotonic()
         link = self._link
         if (
@@ -87,10 +89,18 @@ class FloorMarks:
         ):
             return
         self._set_s = now_s
+        self._put(floor)
+
+    def put_last(self) -> None:
+        """The broker ends, in order: what was wanted last is put, however soon after the one before."""
+        if not (self._link.is_resending or self._link.failing or self.trouble) and self._wanted > self.floor:
+            self._put(self._wanted)
+
+    def _put(self, floor: int) -> None:
         self._open = len(self._keys)
         self._refused = self._is_old = False
         for key in self._keys:
-            link.ask(key, MARK, (key,), (floor, self.settled_floor), partial(self._answered, floor))
+            self._link.ask(key, MARK, (key,), (floor, self.settled_floor), partial(self._answered, floor))
 
     def _answered(self, floor: int, answer: Answer) -> None:
         self._open -= 1

@@ -63,7 +63,12 @@ class RedisStateWriter(StateWriter):
         self._unanswered.when_stored(owner, call)
 
     def note_log(self, end: int, generations: int, noted: Stored) -> None:
-        self._link.ask(LOG_KEY, NOTE_LOG, (LOG_KEY,), (end, generations), partial(self._noted, noted))
+        args = (end, generations, "")
+        self._link.ask(LOG_KEY, NOTE_LOG, (LOG_KEY,), args, partial(self._noted, noted))
+
+    def note_end(self, end: int, *, in_order: bool) -> None:
+        self._link.ask(LOG_KEY, NOTE_LOG, (LOG_KEY,), (end, 0, int(in_order)), self._unanswered.count)
+        self._marks.put_last()
 
     def _noted(self, noted: Stored, answer: Answer) -> None:
         self._unanswered.count(answer)

@@ -20,7 +20,8 @@ from embermq.adapters.sqlite.connection import to_store_error
 from embermq.adapters.sqlite.tick_tables import TickTables
 from embermq.model.tick_writes import TickWrites
 from embermq.ports.errors import StoreError
-from embermq.ports.log_state import KnownLog, LogState
+from embermq.ports.known_log import KnownLog
+from embermq.ports.log_state import LogState
 from embermq.ports.tick_store import Logged, Receipt
 
 MEMORY_COMMIT_S = 0.05

@@ -1,0 +1,75 @@
+"""Which message log the data in a Redis belongs to, and what is remembered of that log. For the start."""
+
+from __future__ import annotations
+
+from embermq.adapters.redis.blocking import BlockingRedis
+from embermq.formats.redis_layout import (
+    LOG_KEY,
+    SCHEMA_KEY,
+    SCHEMA_VERSION,
+    SESSION_PREFIX,
+    LayoutError,
+    decode_schema,
+    encode_schema,
+)
+from embermq.ports.errors import StoreError
+from embermq.ports.known_log import KnownLog
+
+
+class RedisLogNotes:
+    """See the module. `place` names the Redis to people. Raises StoreError."""
+
+    def __init__(self, redis: BlockingRedis, place: str) -> None:
+        self._redis = redis
+        self._place = place
+
+    def known(self) -> KnownLog:
+        """What is remembered. Of a Redis that nobody has used nothing is; raises StoreError for one that holds what
+        this version cannot read, or what EmberMQ has not written."""
+        value = self._redis.command(SCHEMA_KEY, "GET", SCHEMA_KEY)
+        if value is None:
+            self._check_empty()
+            return KnownLog(is_any=False, identity="", end=0, ended_in_order=False)
+        identity = self._identity(value)
+        names = ("end", "closed", "generations")
+        found = self._redis.command(LOG_KEY, "HMGET", LOG_KEY, *names)
+        assert isinstance(found, list)
+        try:
+            end, closed, generations = (int(text) if isinstance(text, bytes) else 0 for text in found)
+        except ValueError as error:
+            raise self._unfit(f"key {LOG_KEY!r}: {error}") from error
+        return KnownLog(
+            is_any=bool(identity),
+            identity=identity,
+            end=end,
+            ended_in_order=bool(closed),
+            generations=max(1, generations),
+        )
+
+    def open(self, identity: str) -> None:
+        """The data belongs to this log from now on, and this run counts as one that did not end in order."""
+        self._redis.command(SCHEMA_KEY, "SET", SCHEMA_KEY, encode_schema(identity))
+        self._redis.command(LOG_KEY, "HSET", LOG_KEY, "closed", 0)
+
+    def _check_empty(self) -> None:
+        for master in self._redis.masters:
+            for keys in self._redis.keys(master, SESSION_PREFIX + "*"):
+                raise self._unfit(
+                    f"has key {keys[0].decode(errors='replace')!r} but no {SCHEMA_KEY}: it holds data that EmberMQ "
+                    "cannot place; empty it, or name another one"
+                )
+
+    def _identity(self, value: object) -> str:
+        try:
+            schema = decode_schema(value if isinstance(value, bytes) else b"")
+        except LayoutError as error:
+            raise self._unfit(str(error)) from error
+        if schema.version != SCHEMA_VERSION:
+            raise self._unfit(
+                f"its layout has version {schema.version}, this version of EmberMQ knows {SCHEMA_VERSION}: start it "
+                "with the EmberMQ that wrote it"
+            )
+        return schema.log
+
+    def _unfit(self, why: str) -> StoreError:
+        return StoreError(f"stores.session: {self._place}: {why}")
