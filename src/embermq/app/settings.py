@@ -41,8 +41,8 @@ class StoreSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     `redis://[[USER]:PASSWORD@]HOST:PORT[/DATABASE]`, `rediss://` with TLS, `redis+cluster://HOST:PORT,HOST:PORT` and
     `rediss+cluster://`; together with a Kafka in `log`."""
     discard_sessions: bool = False
-    """Begin without the sessions that the start before kept in a Redis, when `session` names it no more. What is there
-    is not moved, and misses what comes from then on."""
+    """Begin without the sessions that the start before kept in another Redis than `session` names. What is there is not
+    moved, and misses what comes from then on."""
     static: str = SQLITE
     """Accounts and archived messages: `sqlite` for the data directory, or
     `postgresql://USER:PASSWORD@HOST:PORT/DATABASE`, `mysql://` or `mariadb://` likewise."""
