@@ -84,15 +84,9 @@ class Appending:
         self.log.close()
 
 
-def main(
-    url: Annotated[str, typer.Argument(help="kafka://HOST:PORT")],
-    compression: Annotated[str, typer.Option(help="kafka.compression")] = "none",
-) -> None:
+def main(url: Annotated[str, typer.Argument(help="kafka://HOST:PORT")]) -> None:
     """Append ticks of 1, 10, 100 and 1,000 records and read them back."""
-    settings = KafkaSettings(
-        prefix=f"bench-{token_hex(4)}",
-        compression=compression,  # type: ignore[arg-type]  # checked by nobody: for measuring
-    )
+    settings = KafkaSettings(prefix=f"bench-{token_hex(4)}")
     print(describe())
     appending = Appending(url, settings)
     for count, ticks in TICKS.items():

@@ -31,7 +31,7 @@ SERVERS: tuple[Kind, ...] = ("postgres", "mariadb")
 NOON_MS = 1_750_000_000_000
 SINK_S = 5.0
 """How long a sink waits for an answer."""
-SETTINGS = SqlSettings(timeout_s=5.0, retry_s=0)
+SETTINGS = SqlSettings(timeout_s=5.0)
 
 _TYPES: dict[str, pa.DataType] = {
     "offset": pa.int64(),

@@ -443,8 +443,8 @@ def test_nobody_there_is_said_with_the_servers_name_and_no_secret(monkeypatch: p
     monkeypatch.setattr(client, "ATTEMPT_S", 0.5)
     port = free_port()
     address = parse_address(f"kafka://ember:secret@127.0.0.1:{port}")
-    admin = WatchedAdmin(address, KafkaSettings(start_timeout_s=1.0))
-    with pytest.raises(StoreUnavailable, match=rf"kafka://127\.0\.0\.1:{port}: no answer in 1 s") as refused:
+    admin = WatchedAdmin(address, KafkaSettings(request_timeout_s=1.0))
+    with pytest.raises(StoreUnavailable, match=rf"kafka://127\.0\.0\.1:{port}: no answer in 3 s") as refused:
         LogTopic(admin, packet_bytes_max=1_000).open(is_new=True)
     assert "secret" not in str(refused.value)
 
@@ -474,8 +474,8 @@ def test_the_configuration_is_shown_with_what_the_cluster_is_worth(kafka: KafkaS
     durability = topic.open(is_new=True)
     assert _checked(*place)[1] == str(durability)
     nobody = f"127.0.0.1:{free_port()}"
-    shown, told = _checked(f"stores.log=kafka://ann:hidden@{nobody}", redis, "kafka.start_timeout_s=0.5")
-    assert str(told).startswith(f"kafka://{nobody}: no answer in 0.5 s") and "hidden" not in shown
+    shown, told = _checked(f"stores.log=kafka://ann:hidden@{nobody}", redis, "kafka.request_timeout_s=1")
+    assert str(told).startswith(f"kafka://{nobody}: no answer in 3 s") and "hidden" not in shown
     assert _checked()[1] is None
 
 

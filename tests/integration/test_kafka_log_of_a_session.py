@@ -314,7 +314,7 @@ def test_a_broker_of_another_data_directory_deletes_nothing(place: Place) -> Non
             **{
                 "stores.session": f"{place.redis.url}/1",
                 "application.client_id_validation": "false",
-                "application.log_replicas": 1,
+                "kafka.replication_factor": 1,
             },
         )
         with other:

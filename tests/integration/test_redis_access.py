@@ -144,9 +144,9 @@ async def test_a_user_that_may_not_do_everything(redis_server: RedisServer) -> N
 
 @on_the_loop
 async def test_tls(veiled: RedisServer, authority: Authority) -> None:
-    trusting = RedisSettings(tls_ca_file=str(authority.certificate))
-    await answered(veiled.url, trusting)
-    await answered(veiled.url.replace("127.0.0.1", "localhost"), trusting)
+    url = f"{veiled.url}?ca_file={authority.certificate}"
+    await answered(url)
+    await answered(url.replace("127.0.0.1", "localhost"))
 
 
 @on_the_loop
@@ -156,16 +156,16 @@ async def test_tls_with_a_certificate_of_our_own(tmp_path: Path, authority: Auth
         tmp_path, certificate=authority.server(), authority=authority.certificate, settings=settings
     ) as server:
         server.ask("CONFIG", "SET", "tls-auth-clients", "yes")
-        ca = str(authority.certificate)
-        assert await complaint(server.url, RedisSettings(tls_ca_file=ca))
-        await answered(server.url, RedisSettings(tls_ca_file=ca, tls_cert_file=str(authority.client())))
+        url = f"{server.url}?ca_file={authority.certificate}"
+        assert await complaint(url)
+        await answered(f"{url}&cert_file={authority.client()}")
 
 
 @on_the_loop
 async def test_tls_with_a_server_that_cannot_be_trusted(veiled: RedisServer, tmp_path: Path) -> None:
-    stranger = RedisSettings(tls_ca_file=str(Authority(tmp_path).certificate))
-    assert "certificate is refused" in await complaint(veiled.url, stranger)
-    assert "certificate is refused" in await complaint(veiled.url, RedisSettings())
+    stranger = Authority(tmp_path).certificate
+    assert "certificate is refused" in await complaint(f"{veiled.url}?ca_file={stranger}")
+    assert "certificate is refused" in await complaint(veiled.url)
 
 
 @on_the_loop
@@ -179,15 +179,15 @@ async def test_tls_where_there_is_none_and_the_other_way_round(
 
 
 def test_files_of_certificates_that_cannot_be_used(tmp_path: Path, authority: Authority) -> None:
-    address = parse_address("rediss://here")
     empty = tmp_path / "empty.pem"
     empty.write_text("nothing\n")
-    with pytest.raises(ValueError, match=r"redis\.tls_ca_file: '/no/where': No such file or directory"):
-        RedisLink(address, RedisSettings(tls_ca_file="/no/where"))
-    with pytest.raises(ValueError, match=r"redis\.tls_ca_file: .*: no certificates"):
-        RedisLink(address, RedisSettings(tls_ca_file=str(empty)))
-    with pytest.raises(ValueError, match=r"redis\.tls_cert_file: .*: no certificate and key"):
-        RedisLink(address, RedisSettings(tls_cert_file=str(authority.certificate)))
+    for option, told in (
+        ("ca_file=/no/where", r"stores\.session: ca_file '/no/where': No such file or directory"),
+        (f"ca_file={empty}", r"stores\.session: ca_file .*: no certificates"),
+        (f"cert_file={authority.certificate}", r"stores\.session: cert_file .*: no certificate and key"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            RedisLink(parse_address(f"rediss://here?{option}"), QUICK)
 
 
 @on_the_loop

@@ -117,7 +117,7 @@ def test_sigterm_under_full_load_ends_within_five_seconds(own_broker: BrokerProc
 def test_sigterm_ends_a_start_that_waits_for_a_store(tmp_path: Path) -> None:
     nobody = f"127.0.0.1:{free_port()}"
     settings = {"stores.log": f"kafka://{nobody}", "stores.session": f"redis://{nobody}"}
-    broker = BrokerProcess(tmp_path, settings={**settings, "kafka.start_timeout_s": 300})
+    broker = BrokerProcess(tmp_path, settings={**settings, "kafka.request_timeout_s": 100})
     broker.launch()
     try:
         wait_until((tmp_path / "broker.db").exists, 20, "the start is under way")

@@ -19,6 +19,7 @@ from tests.support.postgres import PostgresServer
 from tests.support.sql_server import SqlServer
 from tests.support.sql_users import open_sql_users
 
+from embermq.adapters.sql import database as database_module
 from embermq.adapters.sql.database import Database
 from embermq.adapters.sql.schema import VERSION_TABLE, State, check_schema, schema_status, upgrade_schema
 from embermq.database.database_url import parse_url
@@ -27,7 +28,7 @@ from embermq.model.client_type import ClientType
 from embermq.ports.errors import StoreError, StoreUnavailable
 from embermq.ports.users import User
 
-QUICK = SqlSettings(timeout_s=2.0, retry_s=0.3)
+QUICK = SqlSettings(timeout_s=2.0)
 IMPORTED = 100_000
 IMPORT_S = 60.0
 NOW_S = 1.0
@@ -144,7 +145,7 @@ def test_what_cannot_be_opened_is_told_without_the_password(
 def test_a_server_that_stops_answering_is_not_waited_for_long(sql_server: SqlServer, sql_url: str) -> None:
     """The first call ends when its time is over, the next ones at once; one tries again, and finds it back. What was
     given up is closed, without waiting for the garbage collector."""
-    database = Database(parse_url(sql_url), replace(QUICK, retry_s=1.5))
+    database = Database(parse_url(sql_url), QUICK)
     before = open_files()
     assert ask(database) == 1
     sql_server.pause()
@@ -193,11 +194,13 @@ def test_a_statement_that_takes_too_long_ends(sql_url: str) -> None:
     database.close()
 
 
-def test_more_calls_than_connections_take_turns(sql_url: str) -> None:
-    database = Database(parse_url(sql_url), replace(QUICK, connections_max=2))
+def test_more_calls_than_connections_take_turns(sql_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database_module, "CONNECTIONS_MAX", 2)
+    database = Database(parse_url(sql_url), QUICK)
     with ThreadPoolExecutor(16) as threads:
         assert set(threads.map(lambda _: ask(database), range(64))) == {1}
-    with database.begin("a"), database.begin("b"), pytest.raises(StoreUnavailable, match="connections_max"):
+    told = "all connections of this process"
+    with database.begin("a"), database.begin("b"), pytest.raises(StoreUnavailable, match=told):
         ask(database)
     assert ask(database) == 1
     database.close()
@@ -282,8 +285,9 @@ def start_with_tls(server: SqlServer, authority: Authority) -> None:
         server.execute(statement)
 
 
-def tls_in_use(url: str, settings: SqlSettings) -> bool:
-    database = Database(parse_url(url), settings)
+def tls_in_use(url: str, **options: object) -> bool:
+    text = "&".join(f"{name}={value}" for name, value in options.items())
+    database = Database(parse_url(f"{url}{'&' if '?' in url else '?'}{text}"), QUICK)
     try:
         return ask(database, TLS_IN_USE[database.url.kind]) in ("true", 1)
     finally:
@@ -294,10 +298,10 @@ def test_connections_are_encrypted_as_the_settings_say(tls_server: tuple[SqlServ
     server, authority = tls_server
     url = server.database()
     ca = str(authority.certificate)
-    assert tls_in_use(url, SqlSettings(tls="verify", tls_ca=ca))
-    assert tls_in_use(url, SqlSettings(tls="require"))
-    assert not tls_in_use(url, SqlSettings(tls="off"))
-    assert not tls_in_use(url, SqlSettings()), "auto, on loopback"
+    assert tls_in_use(url, tls="verify", ca_file=ca)
+    assert tls_in_use(url, tls="require")
+    assert not tls_in_use(url, tls="off")
+    assert not tls_in_use(url, tls="auto"), "on loopback"
 
 
 def test_a_server_that_cannot_be_trusted_is_not_spoken_to(
@@ -306,16 +310,16 @@ def test_a_server_that_cannot_be_trusted_is_not_spoken_to(
     server, _ = tls_server
     url = server.database()
     stranger = str(Authority(tmp_path / "stranger").certificate)
-    for settings in (SqlSettings(tls="verify", tls_ca=stranger), SqlSettings(tls="verify")):
+    for trusted in ({"ca_file": stranger}, {}):
         with pytest.raises(StoreUnavailable, match="certificate verify failed"):
-            tls_in_use(url, settings)
+            tls_in_use(url, tls="verify", **trusted)
     with pytest.raises(StoreUnavailable, match=r"nowhere\.pem|No such file"):
-        tls_in_use(url, SqlSettings(tls="verify", tls_ca=str(tmp_path / "nowhere.pem")))
+        tls_in_use(url, tls="verify", ca_file=tmp_path / "nowhere.pem")
 
 
 def test_a_server_without_encryption_is_refused_where_it_is_asked_for(sql_url: str) -> None:
     with pytest.raises(StoreUnavailable):
-        tls_in_use(sql_url, SqlSettings(tls="require"))
+        tls_in_use(sql_url, tls="require")
 
 
 def test_a_client_certificate_is_shown(tls_server: tuple[SqlServer, Authority]) -> None:
@@ -323,9 +327,9 @@ def test_a_client_certificate_is_shown(tls_server: tuple[SqlServer, Authority]) 
     url = server.database().replace(f"{server.user}:", "badge:", 1)
     scheme, _, rest = url.partition("://badge:")
     url = f"{scheme}://badge:word@{rest.rpartition('@')[2]}"
-    settings = SqlSettings(tls="verify", tls_ca=str(authority.certificate))
+    trusted = {"tls": "verify", "ca_file": authority.certificate}
     with pytest.raises(StoreUnavailable):
-        tls_in_use(url, settings)
+        tls_in_use(url, **trusted)
     badge = authority.client()
     badge.chmod(0o600)
-    assert tls_in_use(url, replace(settings, tls_cert=str(badge)))
+    assert tls_in_use(url, **trusted, cert_file=badge)

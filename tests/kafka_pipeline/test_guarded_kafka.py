@@ -48,10 +48,8 @@ class Guarded:
         self.password_file.write_text(f"{PASSWORD}\n")
         self.printed: list[str] = []
         settings = {
-            "stores.log": f"kafka+ssl://{USER}@{kafka.bootstrap}",
-            "kafka.password_file": self.password_file,
-            "kafka.tls_ca_file": authority.certificate,
-            "kafka.tls_cert_file": for_java(authority.client(), folder / "own.pem"),
+            "stores.log": f"kafka+ssl://{USER}@{kafka.bootstrap}?password_file={self.password_file}"
+            f"&ca_file={authority.certificate}&cert_file={for_java(authority.client(), folder / 'own.pem')}",
             "pipeline.queries": json.dumps(QUERIES),
             "pipeline.backoff_first_ms": 500,
         }

@@ -25,7 +25,6 @@ from tests.support.redis_server import RedisServer
 from tests.support.sql_server import SqlServer
 from tests.support.waiting import wait_for, wait_until
 
-from embermq.adapters.redis.settings import RedisSettings
 from embermq.adapters.sqlite.connection import apply_broker_schema, open_writer
 from embermq.app.config import Settings
 from embermq.formats.redis_layout import client_keys, decode_message, decode_session
@@ -101,7 +100,7 @@ class Runner:
         connection.close()
 
     def terms(self, target: str, **options: object) -> MigrationTerms:
-        place = None if target == "sqlite" else redis_place(target, RedisSettings())
+        place = None if target == "sqlite" else redis_place(target)
         terms = MigrationTerms(
             source=self.source, redis=place, broker_db=str(self.broker_db), file=str(self.file)
         )
@@ -411,7 +410,7 @@ def test_into_a_cluster(runner: Runner, old: OldBroker, redis_cluster: RedisClus
     assert report.counts.written == 1001
     again = runner.run(redis_cluster.url)
     assert counted(again.counts) == {"clients": 51, "clients_there": 51, "read": 1001, "there": 1001}
-    target = RedisSessionTarget(redis_place(redis_cluster.url, RedisSettings()))
+    target = RedisSessionTarget(redis_place(redis_cluster.url))
     known = target.known([f"device-{number}" for number in range(50)] + ["a{b}%c", "nobody"])
     target.close()
     assert len(known) == 51 and all(len(one.places) == 20 for name, one in known.items() if "{" not in name)

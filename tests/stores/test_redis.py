@@ -309,7 +309,7 @@ def test_a_redis_that_is_not_there_is_told_without_its_password(
 
 
 def test_check_config_shows_the_store_without_its_password() -> None:
-    kafka = ["--set", "stores.log=kafka://127.0.0.1:1", "--set", "kafka.start_timeout_s=0.5"]
+    kafka = ["--set", "stores.log=kafka://127.0.0.1:1", "--set", "kafka.request_timeout_s=1"]
     command = ["check-config", *kafka, "--set", "stores.session=redis://u:hunter2@127.0.0.1:6379"]
     for words in (command, [*command, "--json"]):
         made = run_program(*words)
@@ -329,7 +329,7 @@ def test_a_password_from_a_file_and_a_start_up_block_without_it(
     secret.write_text("hunter2\n")
     with RedisServer(tmp_path_factory.mktemp("closed"), password="hunter2") as server:
         url = f"redis://127.0.0.1:{server.port}"
-        settings = on_servers(kafka, server) | {"stores.session": url, "redis.password_file": secret}
+        settings = on_servers(kafka, server) | {"stores.session": f"{url}?password_file={secret}"}
         with BrokerProcess(tmp_path / "data", settings=settings) as broker:
             assert f"sessions   {url}" in broker.output()
             assert "hunter2" not in broker.output()

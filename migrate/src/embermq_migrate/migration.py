@@ -17,13 +17,12 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import Struct
 
-from embermq.adapters.redis.settings import RedisSettings
 from embermq.adapters.sqlite.connection import apply_broker_schema, log_identity, open_reader, open_writer
 from embermq.app.config import Settings
 from embermq.app.data_lock import held_data_dir
 from embermq.app.errors import EmberError, OptionError, UserError
-from embermq.app.redis_address import redis_address
 from embermq.app.settings import SQLITE
+from embermq.app.store_addresses import redis_address
 from embermq.pipeline.settings import PipelineSettings
 
 if TYPE_CHECKING:
@@ -62,7 +61,7 @@ def run_migration(order: MigrationOrder, settings: Settings, progress: Progress)
     source, target = address(order.source, "--from"), address(order.target or settings.stores.session, "--to")
     if source.partition("://")[0] not in ("postgresql", "postgres"):
         raise OptionError("--from: a URL postgresql://USER:PASSWORD@HOST:PORT/DATABASE is needed")
-    place = None if target == SQLITE else redis_place(target, settings.redis)
+    place = None if target == SQLITE else redis_place(target)
     umask = os.umask(0o077)
     try:
         if order.rejects is not None:
@@ -94,13 +93,13 @@ def address(text: str, option: str) -> str:
     return text
 
 
-def redis_place(url: str, settings: RedisSettings) -> RedisPlace:
-    """Where a URL leads to, with the certificates and the password file of the settings. Raises OptionError, without
-    what is before the `@`."""
+def redis_place(url: str) -> RedisPlace:
+    """Where a URL leads to, with its options, the password file read. Raises OptionError, without what is before the
+    `@`."""
     from embermq_migrate.redis_sessions import RedisPlace
 
     try:
-        found = redis_address(url, settings)
+        found = redis_address(url)
     except ValueError as error:
         raise OptionError(f"--to: {error}; or {SQLITE} for the data directory") from None
     return RedisPlace(
@@ -111,8 +110,8 @@ def redis_place(url: str, settings: RedisSettings) -> RedisPlace:
         username=found.username,
         password=found.password,
         tls=found.tls,
-        ca_file=settings.tls_ca_file,
-        certificate_file=settings.tls_cert_file,
+        ca_file=found.ca_file,
+        certificate_file=found.cert_file,
     )
 
 

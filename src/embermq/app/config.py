@@ -45,7 +45,6 @@ from embermq.app.queue_file import check_queue_file
 from embermq.app.setting_lines import SettingLines
 from embermq.app.setting_value import convert_setting
 from embermq.app.settings import StoreSettings
-from embermq.database import settings as sql_settings
 from embermq.database.settings import SqlSettings
 from embermq.delivery.application.settings import ApplicationSettings
 from embermq.delivery.device.settings import DeviceSettings
@@ -376,7 +375,6 @@ def _contradictions(settings: Settings) -> Iterator[str]:
         partial(store_settings.check_settings, settings.stores),
         partial(kafka_settings.check_settings, settings.kafka),
         partial(redis_settings.check_settings, settings.redis),
-        partial(sql_settings.check_settings, settings.sql),
         partial(log_settings.check_settings, settings.log),
         partial(check_pipeline, settings),
         partial(check_queue_file, settings.queues),

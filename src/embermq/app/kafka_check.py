@@ -14,9 +14,9 @@ from embermq.adapters.sqlite.log_state import SqliteLogState
 from embermq.adapters.sqlite.tick_tables import TickTables
 from embermq.app.config import Settings
 from embermq.app.errors import UserError
-from embermq.app.kafka_address import kafka_address
 from embermq.app.kafka_log import check_is_ours
 from embermq.app.pipeline_side import look_at_log
+from embermq.app.store_addresses import kafka_address
 from embermq.app.stores_check import Finding, LogExtent, behind
 from embermq.model.position import offset_of, partition_of
 from embermq.pipeline.errors import PipelineError
@@ -24,7 +24,7 @@ from embermq.pipeline.errors import PipelineError
 
 def check_log(settings: Settings, path: Path) -> tuple[LogExtent, list[Finding]]:
     """What the log holds, and what was found. Raises StoreError or UserError for a log that is not this one."""
-    admin = WatchedAdmin(kafka_address(settings.stores.log, settings.kafka), settings.kafka)
+    admin = WatchedAdmin(kafka_address(settings.stores.log), settings.kafka)
     topic = LogTopic(admin, packet_bytes_max=settings.mqtt.packet_bytes_max)
     place = f"{admin.address}, topic {topic.name}"
     with closing(open_reader(path)) as connection:

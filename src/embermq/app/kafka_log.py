@@ -24,8 +24,8 @@ from embermq.adapters.kafka.shared_feeds import KafkaSharedFeeds
 from embermq.adapters.kafka.source_records import KafkaSourceRecords
 from embermq.adapters.sqlite.log_state import Post, SqliteLogState
 from embermq.app.config import Settings
-from embermq.app.kafka_address import kafka_address
 from embermq.app.log_side import LogSide, RetainedLog
+from embermq.app.store_addresses import kafka_address
 from embermq.delivery.application.fed_readers import FedReaders, LogPlace
 from embermq.delivery.application.parking import Parking
 from embermq.delivery.application.shared_readers import SharedPlace, SharedReaders
@@ -47,8 +47,8 @@ from embermq.ports.shared_groups import SharedGroups
 from embermq.sessions.session import Session
 from embermq.sessions.tick import Tick
 
-WORTH_S = 5.0
-"""How long a report waits for Kafka."""
+WORTH_S = 2.0
+"""How long a report waits for an answer of Kafka, and three times as long for Kafka itself."""
 
 
 class KafkaLogSide(LogSide):
@@ -66,7 +66,7 @@ class KafkaLogSide(LogSide):
         self._ages = SeenEnds()
         self._failures = Failures()
         kafka = settings.kafka
-        address = kafka_address(settings.stores.log, kafka)
+        address = kafka_address(settings.stores.log)
         self._admin = WatchedAdmin(address, kafka)
         self._topic = LogTopic(self._admin, packet_bytes_max=settings.mqtt.packet_bytes_max)
         names = ApplicationLogNames(kafka.prefix)
@@ -207,11 +207,10 @@ class KafkaLogSide(LogSide):
 
 def _log_properties(settings: Settings) -> LogProperties:
     own, kafka = settings.application, settings.kafka
-    replicas = own.log_replicas or kafka.replication_factor
     return LogProperties(
         packet_bytes_max=settings.mqtt.packet_bytes_max,
-        replicas=replicas,
-        min_insync_replicas=min(kafka.min_insync_replicas, replicas or kafka.min_insync_replicas),
+        replicas=kafka.replication_factor,
+        min_insync_replicas=kafka.min_insync_replicas,
         retention_ms=int(own.log_retention_hours * 3_600_000) or -1,
         retention_bytes=own.log_retention_bytes or -1,
     )
@@ -236,10 +235,9 @@ def check_is_ours(known: KnownLog, positions: LogPositions, identity: str, place
 
 def kafka_worth(settings: Settings) -> str:
     """One sentence, also when Kafka does not answer."""
-    patience_s = min(WORTH_S, settings.kafka.start_timeout_s)
-    kafka = replace(settings.kafka, start_timeout_s=patience_s)
+    kafka = replace(settings.kafka, request_timeout_s=min(WORTH_S, settings.kafka.request_timeout_s))
     try:
-        admin = WatchedAdmin(kafka_address(settings.stores.log, kafka), kafka)
+        admin = WatchedAdmin(kafka_address(settings.stores.log), kafka)
         topic = LogTopic(admin, packet_bytes_max=settings.mqtt.packet_bytes_max)
         found = topic.durability()
     except StoreError as error:

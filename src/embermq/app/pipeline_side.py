@@ -10,8 +10,8 @@ from msgspec import structs
 
 from embermq.adapters.kafka.address import KafkaAddress, parse_address
 from embermq.app.errors import StartError
-from embermq.app.kafka_address import kafka_address
 from embermq.app.settings import SQLITE
+from embermq.app.store_addresses import kafka_address
 from embermq.formats.kafka_record import record_bytes_max
 from embermq.pipeline.errors import PipelineError, PipelineSettingsError
 from embermq.pipeline.kafka_log import KafkaLog
@@ -40,7 +40,7 @@ def driver_settings(settings: Settings) -> DriverSettings:
 
 def _with_passwords(settings: Settings) -> DriverSettings:
     log = settings.stores.log
-    return _driver_settings(settings, None if log == SQLITE else kafka_address(log, settings.kafka))
+    return _driver_settings(settings, None if log == SQLITE else kafka_address(log))
 
 
 def _check_key(path: str) -> None:
@@ -48,18 +48,18 @@ def _check_key(path: str) -> None:
     try:
         pem = Path(path).read_bytes()
     except OSError as error:
-        raise StartError(f"kafka.tls_cert_file: cannot read {path!r}: {error.strerror}") from error
+        raise StartError(f"stores.log: cannot read cert_file {path!r}: {error.strerror}") from error
     found = {kind.decode() for kind in KEY.findall(pem)}
     if found != {PKCS8}:
         has = f"has a key of the form {', '.join(sorted(found))}" if found else "has no private key"
         raise StartError(
-            f"kafka.tls_cert_file: {path!r} {has}: the pipeline runs on Java, which reads {PKCS8} (PKCS #8, without a "
+            f"stores.log: cert_file {path!r} {has}: the pipeline runs on Java, which reads {PKCS8} (PKCS #8, without a "
             f"password) alone; openssl pkcs8 -topk8 -nocrypt -in {path} writes the key so, the certificates belong "
             "behind it; or run without the pipeline"
         )
     if unfit := _unfit_for_java(pem):
         raise StartError(
-            f"kafka.tls_cert_file: {path!r} {unfit}: the pipeline runs on Java, where Kafka's client reads keys of "
+            f"stores.log: cert_file {path!r} {unfit}: the pipeline runs on Java, where Kafka's client reads keys of "
             "RSA and of elliptic curves; or run without the pipeline"
         )
 
@@ -149,9 +149,9 @@ def _kafka_log(address: KafkaAddress, settings: KafkaSettings, packet_bytes_max:
         prefix=settings.prefix,
         record_bytes_max=record_bytes_max(packet_bytes_max),
         tls=address.tls,
-        tls_ca_file=settings.tls_ca_file if address.tls else "",
-        tls_cert_file=settings.tls_cert_file if address.tls else "",
+        tls_ca_file=address.ca_file,
+        tls_cert_file=address.cert_file,
         user=address.username,
         password=address.password,
-        mechanism=settings.sasl_mechanism,
+        mechanism=address.sasl_mechanism,
     )

@@ -14,8 +14,8 @@ from embermq.adapters.redis.sessions import RedisSessionStore
 from embermq.adapters.redis.settings import RedisSettings
 from embermq.adapters.redis.state_writer import Post, RedisStateWriter
 from embermq.app.errors import StartError
-from embermq.app.redis_address import redis_address
 from embermq.app.settings import ELSEWHERE
+from embermq.app.store_addresses import redis_address
 from embermq.formats.redis_layout import (
     SCHEMA_KEY,
     SCHEMA_VERSION,
@@ -38,7 +38,7 @@ class RedisSessions:
     be, StoreError for a Redis that does not answer or holds what it should not."""
 
     def __init__(self, url: str, settings: RedisSettings, post: Post) -> None:
-        address = redis_address(url, settings)
+        address = redis_address(url)
         self.place = str(address)
         self._blocking = BlockingRedis(address, settings)
         owners = Owners()

@@ -35,17 +35,18 @@ class StoreSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     log: str = SQLITE
     """The message log: `sqlite` for the data directory, or `kafka://[USER:PASSWORD@]HOST:PORT[,HOST:PORT...]`, and
-    `kafka+ssl://` likewise; together with a Redis in `session`."""
+    `kafka+ssl://` likewise, together with a Redis in `session`. How its servers let the broker in follows behind a `?`
+    ([options](stores.md#passwords-and-certificates))."""
     session: str = SQLITE
     """Sessions, what is queued for them, and retained messages: `sqlite` for the data directory, or
     `redis://[[USER]:PASSWORD@]HOST:PORT[/DATABASE]`, `rediss://` with TLS, `redis+cluster://HOST:PORT,HOST:PORT` and
-    `rediss+cluster://`; together with a Kafka in `log`."""
+    `rediss+cluster://`, with options too; together with a Kafka in `log`."""
     discard_sessions: bool = False
     """Begin without the sessions that the start before kept in another Redis than `session` names. What is there is not
     moved, and misses what comes from then on."""
     static: str = SQLITE
     """Accounts and archived messages: `sqlite` for the data directory, or
-    `postgresql://USER:PASSWORD@HOST:PORT/DATABASE`, `mysql://` or `mariadb://` likewise."""
+    `postgresql://USER:PASSWORD@HOST:PORT/DATABASE`, `mysql://` or `mariadb://` likewise, with options."""
     static_upgrade: bool = True
     """Whether the tables there are made, and brought up to date, by whoever opens them; else only by
     `embermq db upgrade`."""

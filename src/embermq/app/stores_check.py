@@ -152,10 +152,10 @@ def _pipeline_files(data_dir: Path, extent: LogExtent) -> Iterator[Finding]:
 def _sessions(settings: Settings, broker: BrokerFileState, extent: LogExtent) -> Finding:
     from embermq.adapters.redis.blocking import BlockingRedis
     from embermq.adapters.redis.floor_marks import ReadMarks
-    from embermq.app.redis_address import redis_address
     from embermq.app.redis_sessions import belonging
+    from embermq.app.store_addresses import redis_address
 
-    address = redis_address(settings.stores.session, settings.redis)
+    address = redis_address(settings.stores.session)
     with BlockingRedis(address, settings.redis) as redis:
         if not belonging(redis, str(address), str(broker.log_id)):
             if broker.sessions_place:

@@ -4,6 +4,7 @@ from ipaddress import ip_address
 from typing import Literal
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+import msgspec
 from msgspec import Struct
 
 from embermq.ports.store_url import without_password
@@ -11,7 +12,9 @@ from embermq.ports.store_url import without_password
 Kind = Literal["postgresql", "mysql"]
 KINDS: dict[str, Kind] = {"postgresql": "postgresql", "mysql": "mysql", "mariadb": "mysql"}
 PORTS: dict[Kind, int] = {"postgresql": 5432, "mysql": 3306}
-SOCKET = "socket"
+Tls = Literal["auto", "off", "require", "verify"]
+OPTIONS = ("socket", "tls", "ca_file", "cert_file")
+"""What may follow the database."""
 
 
 class DatabaseUrl(Struct, frozen=True, kw_only=True):
@@ -25,6 +28,13 @@ class DatabaseUrl(Struct, frozen=True, kw_only=True):
     port: int
     socket: str
     database: str
+    tls: Tls = "auto"
+    """`verify` checks the server's certificate and name, `require` only encrypts, `off` does neither; `auto` is
+    `verify` for other machines, and `off` on loopback and Unix sockets."""
+    ca_file: str = ""
+    """Certificates (PEM) that the server's is checked with; "" for the system's."""
+    cert_file: str = ""
+    """Certificate and key (PEM) that are shown to the server."""
     shown: str
     """The URL as it may be shown to anybody."""
 
@@ -61,15 +71,19 @@ def parse_url(text: str) -> DatabaseUrl:
     database = unquote(parts.path.removeprefix("/"))
     if not database or "/" in database:
         raise ValueError(f"{shown!r} does not name a database: {parts.scheme}://USER:PASSWORD@HOST/DATABASE")
-    parameters = dict(parse_qsl(parts.query, keep_blank_values=True))
-    socket = parameters.pop(SOCKET, "")
-    if parameters or parts.fragment:
-        unknown = next(iter(parameters), "#")
-        raise ValueError(
-            f"{shown!r} has {unknown!r}; only {SOCKET}= may follow the database, all else is in [sql]"
-        )
+    options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    unknown = [name for name in options if name not in OPTIONS] + ["#"] * bool(parts.fragment)
+    if unknown:
+        raise ValueError(f"{shown!r} has {unknown[0]!r}; only {', '.join(OPTIONS)} may follow the database")
+    socket, ca_file, cert_file = (options.get(name, "") for name in ("socket", "ca_file", "cert_file"))
     if not socket and not parts.hostname:
-        raise ValueError(f"{shown!r} has neither a host nor {SOCKET}=")
+        raise ValueError(f"{shown!r} has neither a host nor socket=")
+    try:
+        tls = msgspec.convert(options.get("tls", "auto"), Tls)
+    except msgspec.ValidationError:
+        raise ValueError(f"{shown!r} has a tls= that is none of auto, off, require, verify") from None
+    if tls == "off" and (ca_file or cert_file):
+        raise ValueError(f"{shown!r} has tls=off, with which ca_file and cert_file would mean nothing")
     return DatabaseUrl(
         kind=kind,
         user=unquote(parts.username or ""),
@@ -78,5 +92,8 @@ def parse_url(text: str) -> DatabaseUrl:
         port=port or PORTS[kind],
         socket=socket,
         database=database,
+        tls=tls,
+        ca_file=ca_file,
+        cert_file=cert_file,
         shown=shown,
     )

@@ -30,7 +30,7 @@ Connect = Callable[[], DBAPIConnection]
 def connector(url: DatabaseUrl, settings: SqlSettings, timeout_s: float) -> Connect:
     """What opens a connection whose statements take `timeout_s` at most, whatever becomes of the server. Opening
     takes no longer than the settings say, also where statements may take longer."""
-    tls = settings.tls if settings.tls != "auto" else "off" if url.is_local else "verify"
+    tls = url.tls if url.tls != "auto" else "off" if url.is_local else "verify"
     if url.kind == "postgresql":
         return _postgresql(url, settings, tls, timeout_s)
     return _mysql(url, settings, tls, timeout_s)
@@ -48,9 +48,9 @@ def _postgresql(url: DatabaseUrl, settings: SqlSettings, tls: str, timeout_s: fl
         "connect_timeout": max(CONNECT_S_MIN, ceil(settings.timeout_s)),
         "application_name": "embermq",
         "sslmode": {"off": "disable", "require": "require", "verify": "verify-full"}[tls],
-        "sslrootcert": (settings.tls_ca or _system_authorities()) if tls == "verify" else None,
-        "sslcert": settings.tls_cert or None,
-        "sslkey": (settings.tls_key or settings.tls_cert) or None,
+        "sslrootcert": (url.ca_file or _system_authorities()) if tls == "verify" else None,
+        "sslcert": url.cert_file or None,
+        "sslkey": url.cert_file or None,
     }
     session = (
         f"SET statement_timeout = {round(timeout_s * 1000)};"
@@ -123,7 +123,7 @@ def _mysql(url: DatabaseUrl, settings: SqlSettings, tls: str, timeout_s: float) 
             f"innodb_lock_wait_timeout = {max(1, round(timeout_s))}, wait_timeout = {IDLE_S}"
         ),
         **({"unix_socket": url.socket} if url.socket else {"host": url.host, "port": url.port}),
-        **({"ssl_disabled": True} if tls == "off" else {"ssl": _context(settings, verify=tls == "verify")}),
+        **({"ssl_disabled": True} if tls == "off" else {"ssl": _context(url, verify=tls == "verify")}),
     }
 
     def connect() -> DBAPIConnection:
@@ -133,13 +133,13 @@ def _mysql(url: DatabaseUrl, settings: SqlSettings, tls: str, timeout_s: float) 
     return connect
 
 
-def _context(settings: SqlSettings, *, verify: bool) -> ssl.SSLContext:
-    context = ssl.create_default_context(cafile=settings.tls_ca or None)
+def _context(url: DatabaseUrl, *, verify: bool) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=url.ca_file or None)
     if not verify:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
-    if settings.tls_cert:
-        context.load_cert_chain(settings.tls_cert, settings.tls_key or None)
+    if url.cert_file:
+        context.load_cert_chain(url.cert_file)
     return context
 
 

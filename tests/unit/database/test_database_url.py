@@ -54,7 +54,15 @@ def test_what_is_not_said_is_usual(url: str, kind: str, port: int, local: bool) 
         ("postgresql://u:hid/den@h/d", "is not a URL"),
         ("postgresql://u:hidden@h:99999/d", "is not a URL"),
         ("postgresql://u:hidden@[::1/d", "is not a URL"),
-        ("postgresql://u:hidden@h/d?sslmode=require", "has 'sslmode'; only socket= may follow"),
+        (
+            "postgresql://u:hidden@h/d?sslmode=require",
+            "has 'sslmode'; only socket, tls, ca_file, cert_file may follow",
+        ),
+        ("postgresql://u:hidden@h/d?tls=sometimes", "has a tls= that is none of auto, off, require, verify"),
+        (
+            "postgresql://u:hidden@h/d?tls=off&ca_file=c",
+            "with which ca_file and cert_file would mean nothing",
+        ),
         ("postgresql://u:hidden@h/d#x", "has '#'"),
         ("postgresql://u:hidden@/d", "has neither a host nor socket="),
     ],

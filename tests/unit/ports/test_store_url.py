@@ -19,6 +19,8 @@ from embermq.ports.store_url import without_password
         ("mysql://u:hid@den@h/d", "mysql://u:***@h/d"),
         ("mysql://u:hid den\n@h/d", "mysql://u:***@h/d"),
         ("mysql://u@h/d?password=hidden&a=1", "mysql://u@h/d?password=***&a=1"),
+        ("redis://u@h?password_file=/run/p&a=1", "redis://u@h?password_file=/run/p&a=1"),
+        ("redis://u@h?password_file=/p&secret=hidden", "redis://u@h?password_file=/p&secret=***"),
         ("mysql://h:3306/d", "mysql://h:3306/d"),
         ("postgresql://ann@corp:hidden@h/d", "postgresql://ann@corp:***@h/d"),
         ("'mysql://u:hidden@h/d' is wrong", "'mysql://u:***@h/d' is wrong"),

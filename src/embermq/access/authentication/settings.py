@@ -89,11 +89,8 @@ class HttpHookSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     ca_file: str = ""
     """PEM file with the certificates that its certificate must be signed by; empty = those of the system."""
     timeout_ms: Annotated[int, Meta(ge=10, le=60_000)] = 2_000
-    """For an answer, including the wait for a free request; after it the client is refused with 0x88 (server
-    unavailable)."""
-    requests_max: Annotated[int, Meta(ge=1, le=1_000)] = 16
-    """Requests at a time. Of clients that wait for their turn, 1,000 at most, one more is refused with 0x89 (server
-    busy)."""
+    """For an answer, including the wait for one of 16 requests at a time; after it the client is refused with 0x88
+    (server unavailable)."""
     cache_s: Annotated[float, Meta(ge=0, le=86_400)] = 10.0
     """How long `allow` holds for a client that shows the same again; 0 = it is asked every time."""
 

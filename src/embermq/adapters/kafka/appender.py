@@ -91,7 +91,6 @@ class KafkaAppender(LogAppender):
             "enable.idempotence": True,
             "message.timeout.ms": 0,
             "linger.ms": KEPT_BACK_MS,
-            "compression.type": settings.compression,
             "queue.buffering.max.messages": 0,
             "queue.buffering.max.kbytes": PRODUCER_BUFFER_KB,
             "message.max.bytes": record_bytes_max,

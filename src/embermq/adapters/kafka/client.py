@@ -76,16 +76,16 @@ def client_options(address: KafkaAddress, settings: KafkaSettings) -> ClientOpti
     if address.username:
         protocol = "SASL_SSL" if address.tls else "SASL_PLAINTEXT"
         options |= {
-            "sasl.mechanism": settings.sasl_mechanism,
+            "sasl.mechanism": address.sasl_mechanism,
             "sasl.username": address.username,
             "sasl.password": address.password,
         }
     options["security.protocol"] = protocol
-    if address.tls and settings.tls_ca_file:
-        options["ssl.ca.location"] = settings.tls_ca_file
-    if address.tls and settings.tls_cert_file:
-        options["ssl.certificate.location"] = settings.tls_cert_file
-        options["ssl.key.location"] = settings.tls_cert_file
+    if address.tls and address.ca_file:
+        options["ssl.ca.location"] = address.ca_file
+    if address.tls and address.cert_file:
+        options["ssl.certificate.location"] = address.cert_file
+        options["ssl.key.location"] = address.cert_file
     return options
 
 

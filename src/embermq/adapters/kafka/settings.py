@@ -1,6 +1,6 @@
 """Settings of the message log in Kafka; composed by app into the broker's one schema (section `kafka`)."""
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from msgspec import Meta, Struct
 
@@ -18,21 +18,14 @@ class KafkaSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     min_insync_replicas: Annotated[int, Meta(ge=0, le=32)] = 0
     """So many of them must have a message before it is acknowledged, set when the topic is made; 0 is the
     cluster's."""
-    compression: Literal["none", "lz4", "snappy", "gzip", "zstd"] = "none"
-    """Of batches on their way to Kafka and in it."""
-    start_timeout_s: Annotated[float, Meta(gt=0, le=600)] = 30.0
-    """How long a start waits for Kafka."""
     request_timeout_s: Annotated[float, Meta(ge=1, le=600)] = 10.0
-    """How long one question to Kafka may take. A message that is to be stored waits without limit."""
-    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = "SCRAM-SHA-512"
-    """How user and password are shown, when `stores.log` has a user."""
-    password_file: str = ""
-    """File with the password, in place of one in the URL; a line end does not count."""
-    tls_ca_file: str = ""
-    """Certificates (PEM) that the servers' certificates are checked with, for `kafka+ssl`; without it the system's."""
-    tls_cert_file: str = ""
-    """Certificate and key (PEM, one file) that the broker shows to the servers. With the pipeline the key has to be
-    PKCS #8, which begins with `BEGIN PRIVATE KEY`."""
+    """How long one question to Kafka may take; a start waits three times as long. A message that is to be stored waits
+    without limit."""
+
+    @property
+    def start_timeout_s(self) -> float:
+        """How long a start waits for Kafka, which may be starting too."""
+        return 3 * self.request_timeout_s
 
 
 def check_settings(settings: KafkaSettings) -> None:

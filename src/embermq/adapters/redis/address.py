@@ -1,17 +1,18 @@
-"""Which Redis is meant by a URL, without ever showing the password in it."""
+"""Which Redis is meant by a URL, and how it lets us in, without ever showing the password in it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from urllib.parse import unquote
 
 from msgspec import Struct
 
 from embermq.ports.store_node import Node, parse_nodes
+from embermq.ports.store_url import split_url
 
 SCHEMES = ("redis", "rediss", "redis+cluster", "rediss+cluster")
 DEFAULT_PORT = 6379
 DATABASE_MAX = 65_535
+TLS_OPTIONS = ("ca_file", "cert_file")
 
 
 class RedisAddress(Struct, frozen=True):
@@ -23,6 +24,12 @@ class RedisAddress(Struct, frozen=True):
     database: int = 0
     username: str = ""
     password: str = ""
+    password_file: str = ""
+    """In place of the password, for who reads files."""
+    ca_file: str = ""
+    """Certificates (PEM) that those of the servers are checked with; "" for the system's."""
+    cert_file: str = ""
+    """Certificate and key (PEM) that are shown to the servers."""
 
     def __str__(self) -> str:
         scheme = ("rediss" if self.tls else "redis") + ("+cluster" if self.cluster else "")
@@ -34,41 +41,33 @@ class RedisAddress(Struct, frozen=True):
 
 
 def parse_address(url: str) -> RedisAddress:
-    """Read `redis[s][+cluster]://[[user]:password@]host[:port][,host[:port]...][/database]`.
-
-    User and password are percent-encoded where they have one of `:/?#@%`. Raises ValueError with what is wrong, never
-    with what stands before the `@`.
-    """
-    scheme, separator, rest = url.partition("://")
-    if not separator or scheme not in SCHEMES:
-        shown = scheme if separator and scheme.replace("+", "").isalnum() else "no known scheme"
-        raise ValueError(f"begins with {shown}, not with one of {', '.join(s + '://' for s in SCHEMES)}")
-    credentials, _, place = rest.rpartition("@")
-    for mark in "?#":
-        if mark in place or mark in credentials:
-            raise ValueError(
-                f"has a {mark!r}; options have settings of their own, in passwords write %{ord(mark):X}"
-            )
-    if "/" in credentials:
-        raise ValueError("has a '/' before the '@'; in passwords write %2F")
-    hosts, slash, database = place.partition("/")
-    cluster = scheme.endswith("+cluster")
+    """Read `redis[s][+cluster]://[[user]:password@]host[:port][,host[:port]...][/database][?option=value&...]`; see
+    `split_url`."""
+    parts = split_url(url, SCHEMES, (*TLS_OPTIONS, "password_file"))
+    scheme, options = parts.scheme, parts.options
+    hosts, slash, database = parts.place.partition("/")
+    cluster, tls = scheme.endswith("+cluster"), scheme.startswith("rediss")
     nodes = parse_nodes(hosts, DEFAULT_PORT)
     if len(nodes) > 1 and not cluster:
         raise ValueError(f"names {len(nodes)} servers; that is for a cluster, {scheme}+cluster://")
     number = _database(database) if slash and database else 0
     if number and cluster:
         raise ValueError(f"names the database {number}; a cluster only has 0")
-    username, _, password = credentials.partition(":")
-    if username and not password:
+    if parts.username and not parts.password and "password_file" not in options:
         raise ValueError("has a user without a password; write user:password@, or :password@")
+    for name in TLS_OPTIONS:
+        if name in options and not tls:
+            raise ValueError(f"has the option {name}, which is for rediss:// and rediss+cluster://")
     return RedisAddress(
         nodes=nodes,
-        tls=scheme.startswith("rediss"),
+        tls=tls,
         cluster=cluster,
         database=number,
-        username=unquote(username),
-        password=unquote(password),
+        username=parts.username,
+        password=parts.password or "",
+        password_file=options.get("password_file", ""),
+        ca_file=options.get("ca_file", ""),
+        cert_file=options.get("cert_file", ""),
     )
 
 

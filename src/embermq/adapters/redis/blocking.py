@@ -40,9 +40,9 @@ class BlockingRedis:
         if address.tls:
             options |= {
                 "ssl": True,
-                "ssl_ca_certs": settings.tls_ca_file or None,
-                "ssl_certfile": settings.tls_cert_file or None,
-                "ssl_keyfile": settings.tls_cert_file or None,
+                "ssl_ca_certs": address.ca_file or None,
+                "ssl_certfile": address.cert_file or None,
+                "ssl_keyfile": address.cert_file or None,
             }
         self._cluster: Any = None
         try:

@@ -12,7 +12,6 @@ from msgspec import Struct
 from embermq.adapters.redis.address import RedisAddress
 from embermq.adapters.redis.answers import ErrorReply
 from embermq.adapters.redis.script import Script
-from embermq.adapters.redis.settings import RedisSettings
 from embermq.adapters.redis.wire import Word
 
 LOG = logging.getLogger("embermq.redis")
@@ -40,21 +39,21 @@ class Greeting(Struct, frozen=True):
         return not self.run_id or (self.run_id, self.history) != (before.run_id, before.history)
 
 
-def tls_context(settings: RedisSettings) -> ssl.SSLContext:
-    """What `rediss` needs. Raises ValueError, naming the setting, when a file cannot be used."""
+def tls_context(address: RedisAddress) -> ssl.SSLContext:
+    """What `rediss` needs. Raises ValueError, naming the option, when a file cannot be used."""
     try:
-        context = ssl.create_default_context(cafile=settings.tls_ca_file or None)
+        context = ssl.create_default_context(cafile=address.ca_file or None)
     except OSError as error:
         reason = "no certificates (PEM) in it" if isinstance(error, ssl.SSLError) else error.strerror
-        raise ValueError(f"redis.tls_ca_file: {settings.tls_ca_file!r}: {reason}") from None
-    if settings.tls_cert_file:
+        raise ValueError(f"stores.session: ca_file {address.ca_file!r}: {reason}") from None
+    if address.cert_file:
         try:
-            context.load_cert_chain(settings.tls_cert_file)
+            context.load_cert_chain(address.cert_file)
         except OSError as error:
             reason = (
                 "no certificate and key (PEM) in it" if isinstance(error, ssl.SSLError) else error.strerror
             )
-            raise ValueError(f"redis.tls_cert_file: {settings.tls_cert_file!r}: {reason}") from None
+            raise ValueError(f"stores.session: cert_file {address.cert_file!r}: {reason}") from None
     return context
 
 

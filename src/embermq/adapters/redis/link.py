@@ -73,7 +73,7 @@ class RedisLink(RouteOwner):
     def __init__(
         self, address: RedisAddress, settings: RedisSettings, scripts: Sequence[Script] = ()
     ) -> None:
-        self._plan = Plan(address, settings, scripts, tls_context(settings) if address.tls else None)
+        self._plan = Plan(address, settings, scripts, tls_context(address) if address.tls else None)
         self._ledger = self._plan.ledger
         self._held = self._plan.held
         self._routes: Routes

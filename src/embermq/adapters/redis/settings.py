@@ -25,12 +25,6 @@ class RedisSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     have been restarted or replaced: it may have lost it, with `appendfsync everysec` a little more than 2 s. The
     broker's position in its log stays as far behind. At most 64 MiB are kept so. 0 is off: for `appendfsync always`
     without failover."""
-    password_file: str = ""
-    """File with the password, in place of one in the URL; a line end does not count."""
-    tls_ca_file: str = ""
-    """Certificates (PEM) that the servers' certificates are checked with, for `rediss`; without it the system's."""
-    tls_cert_file: str = ""
-    """Certificate and key (PEM, one file) that the broker shows to the servers."""
 
 
 def check_settings(settings: RedisSettings) -> None:

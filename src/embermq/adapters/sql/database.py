@@ -16,6 +16,10 @@ from embermq.database.drivers import CONNECT_S_MIN, IDLE_S, connector
 from embermq.database.settings import SqlSettings
 from embermq.ports.errors import StoreError, StoreUnavailable
 
+CONNECTIONS_MAX = 5
+"""That one process keeps open: logins are answered from memory most often, and servers give few to each."""
+RETRY_S = 1.0
+"""After the server was not reached, calls fail at once for so long; then one call tries again."""
 DIALECTS: dict[Kind, str] = {"postgresql": "postgresql+psycopg", "mysql": "mysql+pymysql"}
 
 
@@ -32,11 +36,11 @@ class Database:
         try:
             connect = connector(url, settings, timeout_s or settings.timeout_s)
         except OSError as error:
-            raise StoreUnavailable(f"sql.tls_ca, sql.tls_cert: cannot be used: {error}") from error
+            raise StoreUnavailable(f"stores.static: ca_file, cert_file: cannot be used: {error}") from error
         self._engine = create_engine(
             f"{DIALECTS[url.kind]}://",
             creator=connect,
-            pool_size=settings.connections_max,
+            pool_size=CONNECTIONS_MAX,
             max_overflow=0,
             pool_timeout=settings.timeout_s,
             pool_recycle=IDLE_S // 2,
@@ -45,7 +49,7 @@ class Database:
             isolation_level="READ COMMITTED",
             hide_parameters=True,
         )
-        self._away = _Away(settings.retry_s, 2 * max(CONNECT_S_MIN, settings.timeout_s))
+        self._away = _Away(RETRY_S, 2 * max(CONNECT_S_MIN, settings.timeout_s))
 
     @contextmanager
     def begin(self, doing: str) -> Iterator[Connection]:

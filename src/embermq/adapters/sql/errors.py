@@ -42,7 +42,7 @@ def _is_full(error: SQLAlchemyError) -> bool:
 def _told(error: SQLAlchemyError, url: DatabaseUrl) -> str:
     """The driver's own words on one line."""
     if isinstance(error, TimeoutError):
-        return "all connections are in use (sql.connections_max), none became free in sql.timeout_s"
+        return "all connections of this process are in use, none became free in sql.timeout_s"
     text = str(error)
     if isinstance(error, DBAPIError):
         number, of_mysql = _mysql(error.orig)

@@ -18,8 +18,6 @@ class ApplicationSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     shared_partitions: Annotated[int, Meta(ge=1, le=1_000)] = 8
     """Partitions of the log of a shared filter when it is made; it keeps them. So many members of a group have
     something to do. The order of an MQTT topic holds in its partition."""
-    log_replicas: Annotated[int, Meta(ge=0, le=32)] = 0
-    """Copies of a log; 0 is as many as `kafka.replication_factor` says."""
     log_retention_hours: Annotated[float, Meta(ge=0, le=1_000_000)] = 0.0
     """Kafka deletes messages of a log that are older, also those that the client has not read: they are lost to it. 0:
     what is not read stays."""

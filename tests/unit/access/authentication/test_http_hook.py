@@ -205,6 +205,7 @@ def test_nothing_is_remembered_when_that_is_off_or_it_has_ended() -> None:
 
 
 def test_requests_and_those_who_wait_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_hook, "REQUESTS_MAX", 2)
     monkeypatch.setattr(http_hook, "WAITING_MAX", 3)
 
     async def scenario(step: HttpHookStep) -> None:
@@ -219,7 +220,7 @@ def test_requests_and_those_who_wait_are_bounded(monkeypatch: pytest.MonkeyPatch
 
     with HookServer(said("allow")) as server:
         server.free.clear()
-        with_step(server.url, scenario, requests_max=2, timeout_ms=20_000)
+        with_step(server.url, scenario, timeout_ms=20_000)
         assert server.at_once_max == 2
 
 

@@ -1,0 +1,41 @@
+"""Which servers the settings lead to: their URLs, and passwords that may be in files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from embermq.adapters.kafka import address as kafka
+from embermq.adapters.kafka.address import KafkaAddress
+from embermq.adapters.redis import address as redis
+from embermq.adapters.redis.address import RedisAddress
+from embermq.app.errors import StartError
+
+
+def kafka_address(url: str) -> KafkaAddress:
+    """Raises ValueError for a URL that cannot be, StartError for a password file that cannot be read."""
+    address = kafka.parse_address(url)
+    if not address.password_file:
+        return address
+    return replace(address, password=_password("stores.log", address.password_file))
+
+
+def redis_address(url: str) -> RedisAddress:
+    """Raises ValueError for a URL that cannot be, StartError for a password file that cannot be read."""
+    address = redis.parse_address(url)
+    if not address.password_file:
+        return address
+    return replace(address, password=_password("stores.session", address.password_file))
+
+
+def _password(setting: str, path: str) -> str:
+    """What the file says, without a line end. Raises StartError, naming the setting, never what the file says."""
+    try:
+        password = Path(path).read_text().rstrip("\r\n")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "is not UTF-8"
+        raise StartError(f"{setting}: password_file {path!r}: {reason}") from None
+    if not password:
+        raise StartError(f"{setting}: password_file {path!r}: is empty")
+    return password
