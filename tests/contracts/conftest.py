@@ -14,10 +14,12 @@ from tests.contracts.stores import KINDS, Stores
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Suites that say `ON_SERVERS` run on the stores of the servers profile, too."""
+    """Suites that say `ON_SERVERS` run on the stores of the servers profile, too; with `ON_CLUSTER` also where these
+    have a Redis Cluster."""
     own = any("stores" in mark.args[0] for mark in metafunc.definition.iter_markers("parametrize"))
     if "stores" in metafunc.fixturenames and not own:
         servers = ["servers"] if getattr(metafunc.module, "ON_SERVERS", False) else []
+        servers += ["servers_cluster"] if getattr(metafunc.module, "ON_CLUSTER", False) else []
         metafunc.parametrize("stores", [*KINDS, "split", "kafka", *servers], indirect=True)
 
 
@@ -34,6 +36,8 @@ def _open_stores(kind: str, request: pytest.FixtureRequest, folder: Path) -> Sto
         return SplitStores(folder)
     if kind == "servers":
         return ServersStores(request.getfixturevalue("redis_server").url, folder)
+    if kind == "servers_cluster":
+        return ServersStores(request.getfixturevalue("redis_cluster").url, folder)
     if kind == "kafka":
         return KafkaStores(request.getfixturevalue("kafka"), folder)
     return Stores(kind, folder)  # type: ignore[arg-type]  # one of KINDS

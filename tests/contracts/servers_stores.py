@@ -12,6 +12,8 @@ from embermq.adapters.redis.address import parse_address
 from embermq.adapters.redis.blocking import BlockingRedis
 from embermq.adapters.redis.device_queue import RedisDeviceQueue, RedisDeviceQueueHistory
 from embermq.adapters.redis.owners import Owners
+from embermq.adapters.redis.queue_owners import QueueOwners
+from embermq.adapters.redis.queue_store import RedisQueueStore
 from embermq.adapters.redis.sessions import RedisSessionStore
 from embermq.adapters.redis.settings import RedisSettings
 from embermq.adapters.redis.state_writer import RedisStateWriter
@@ -54,7 +56,10 @@ class ServersStores(Stores):
         self.raw = BlockingRedis(parse_address(self.url), RedisSettings())
         self.link = StepLink(self.raw, self.posted.put)
         self.owners = Owners()
-        self.writer_of_state = RedisStateWriter(self.link, self.owners, self.posted.put, "here", mark_s=0)
+        queue_owners = QueueOwners()
+        self.writer_of_state = RedisStateWriter(
+            self.link, self.owners, self.posted.put, "here", queues=queue_owners, mark_s=0
+        )
         self.state = BrokerState(MqttSettings(), Tick(), DirectPath(), DirectPath())
         self.state.log_end = log.end
         self.store = self.servers = LogFirstStore(
@@ -72,7 +77,8 @@ class ServersStores(Stores):
         self.sessions = RedisSessionStore(self.raw, self.owners)
         self.sessions.load()  # who is whose is known from there
         # Application part (readers, parked, shared, cursors): set here what reads it from `raw` and `link`.
-        # Queue part: set here what reads it.
+        self.queues = RedisQueueStore(self.raw, self.link, queue_owners, self.posted.put)
+        self.queues.load()
         self._closing = [self._close_servers]
 
     def _close_servers(self) -> None:
@@ -84,6 +90,15 @@ class ServersStores(Stores):
         """Let all that was posted happen."""
         while not self.posted.empty():
             self.posted.get()()
+
+    def all_keys(self) -> dict[str, str]:
+        """Every key of Redis with its type."""
+        return {
+            key.decode(): master.type(key).decode()
+            for master in self.raw.masters
+            for keys in self.raw.keys(master, "*")
+            for key in keys
+        }
 
     def submit(self, writes: TickWrites) -> list[Receipt | StoreError]:
         answers: list[Receipt | StoreError] = []

@@ -201,8 +201,8 @@ class Stores:
             self.segments.flush()
         return answer
 
-    def body(self, *offsets: int) -> dict[int, bytes | None]:
-        """Bodies of queues, waited for."""
+    def body(self, queue: int, messages: Mapping[int, int]) -> dict[int, bytes | None]:
+        """Bodies of messages of a queue, by offset and number, waited for."""
         found: dict[int, bytes | None] = {}
 
         def then(answer: Mapping[int, bytes | None] | StoreError) -> None:
@@ -210,9 +210,9 @@ class Stores:
             assert not found.keys() & answer.keys(), "told twice"
             found.update(answer)
 
-        self.queues.bodies(offsets, then)
+        self.queues.bodies(queue, tuple(messages.items()), then)
         assert not found, "answered before the call has returned"
-        while len(found) < len(set(offsets)):
+        while len(found) < len(messages):
             if isinstance(self.queues, StandInQueueStore):
                 assert self.queues.answer()
             else:

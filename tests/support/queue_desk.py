@@ -39,9 +39,12 @@ class DeskBench(Bench):
             asyncio.get_running_loop().call_soon(self._commit)
 
     def ask(
-        self, offsets: Sequence[int], then: Callable[[Mapping[int, Message | None] | StoreError], None]
+        self,
+        queue: int,
+        messages: Sequence[tuple[int, int]],
+        then: Callable[[Mapping[int, Message | None] | StoreError], None],
     ) -> None:
-        for offset in offsets:
+        for offset, _ in messages:
             asyncio.get_running_loop().call_soon(then, {offset: self.bodies.get(offset)})
 
     def _commit(self) -> None:

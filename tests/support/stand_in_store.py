@@ -428,8 +428,8 @@ class StandInQueueStore(QueueStore):
     def next_generation(self) -> int:
         return self._store.queues.next_generation
 
-    def bodies(self, offsets: Sequence[int], then: BodiesFound) -> None:
-        self._asked.append((offsets, then))
+    def bodies(self, queue: int, messages: Sequence[tuple[int, int]], then: BodiesFound) -> None:
+        self._asked.append(([offset for offset, _ in messages], then))
 
     def answer(self) -> bool:
         """False when nothing was asked."""

@@ -78,8 +78,9 @@ BodiesRead = Callable[[Mapping[int, Message | None] | StoreError], None]
 class MessageBodies(Protocol):
     """Where bodies are read."""
 
-    def ask(self, offsets: Sequence[int], then: BodiesRead) -> None:
-        """`then` is called on this thread, once or several times, with some of them each time."""
+    def ask(self, queue: int, messages: Sequence[tuple[int, int]], then: BodiesRead) -> None:
+        """Of messages of a queue, by offset and number. `then` is called on this thread, once or several times, with
+        some of them each time."""
         ...
 
 
@@ -167,8 +168,9 @@ class QueueDesk:
         """Up to `limit` messages behind the sequence `after`, with their bodies. Raises StoreError."""
         queue = self._find(name)
         sequences = messages_after(queue, after, at_a_time(limit, len(queue.groups)))
+        places = {sequence: queue.entries[sequence].offset for sequence in sequences}
         return await self._with_bodies(
-            [(message_at(queue, sequence), queue.entries[sequence].offset) for sequence in sequences]
+            queue, [(message_at(queue, sequence), sequence) for sequence in sequences], places
         )
 
     async def delayed(self, name: str, after: int, limit: int) -> Sequence[PeekedMessage]:
@@ -176,11 +178,15 @@ class QueueDesk:
         StoreError."""
         queue = self._find(name)
         rows = queue.delayed.after(after, limit)
-        return await self._with_bodies([(delayed_at(queue, row), row.offset) for row in rows])
+        places = {row.ticket: row.offset for row in rows}
+        return await self._with_bodies(queue, [(delayed_at(queue, row), row.ticket) for row in rows], places)
 
-    async def _with_bodies(self, views: list[tuple[MessageView, int]]) -> Sequence[PeekedMessage]:
-        bodies = await self._read([offset for _, offset in views])
-        return [peeked(view, bodies.get(offset)) for view, offset in views]
+    async def _with_bodies(
+        self, queue: Queue, views: list[tuple[MessageView, int]], places: Mapping[int, int]
+    ) -> Sequence[PeekedMessage]:
+        """`places` has offsets by number."""
+        bodies = await self._read(queue, {offset: number for number, offset in places.items()})
+        return [peeked(view, bodies.get(places[number])) for view, number in views]
 
     def explain(self, name: str) -> Sequence[Reason]:
         """Why nothing is delivered."""
@@ -506,11 +512,11 @@ class QueueDesk:
                 f"the store has not confirmed it in {STORE_WAIT_S:g} s; it is tried again until it does"
             ) from None
 
-    async def _read(self, offsets: Sequence[int]) -> Mapping[int, ShownBody | None]:
-        """Raises StoreError."""
-        if not offsets:
+    async def _read(self, queue: Queue, numbers: Mapping[int, int]) -> Mapping[int, ShownBody | None]:
+        """Of these messages by offset. Raises StoreError."""
+        if not numbers:
             return {}
-        wanted, found = set(offsets), dict[int, ShownBody | None]()
+        wanted, found = numbers.keys(), dict[int, ShownBody | None]()
         answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def then(bodies: Mapping[int, Message | None] | StoreError) -> None:
@@ -525,7 +531,7 @@ class QueueDesk:
             if wanted <= found.keys():
                 answered.set_result(None)
 
-        self._bodies.ask(sorted(wanted), then)
+        self._bodies.ask(queue.generation, sorted(numbers.items()), then)
         try:
             async with asyncio.timeout(STORE_WAIT_S):
                 await answered

@@ -124,7 +124,7 @@ class Broker:
         if receipt.whole:
             for _, call in batch.waiting():
                 call()
-        self.publishing.committed(batch, receipt.base_offset)
+        self.publishing.committed(batch, receipt)
         if batch.enqueued and state.queues is not None:
             state.queues.committed(batch, receipt.base_offset)
 

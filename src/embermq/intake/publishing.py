@@ -28,6 +28,7 @@ $SYS and what is moved between queues (dead letters, redrive) bring no new messa
 """
 
 from collections.abc import Set
+from functools import partial
 
 from msgspec.structs import replace
 
@@ -43,6 +44,7 @@ from embermq.mqtt.wire.properties import Properties
 from embermq.mqtt.wire.reason_codes import FIRST_ERROR, ReasonCode
 from embermq.mqtt.wire.version import ProtocolVersion
 from embermq.ports.errors import StoreError, StoreFull
+from embermq.ports.tick_store import Receipt
 from embermq.routing.queue_target import QueueAim, QueueTarget
 from embermq.routing.retain_sources import source_of
 from embermq.routing.router import NO_MATCH, Match, Receiver
@@ -52,7 +54,7 @@ from embermq.sessions.durable_queues import PUBLISHED_PREFIXES
 from embermq.sessions.link import Link
 from embermq.sessions.session import Session
 from embermq.sessions.state import BrokerState
-from embermq.sessions.tick import Accepted, Batch, Enqueued, Own, PublishRefusal, Verdict
+from embermq.sessions.tick import Accepted, Batch, Enqueued, Own, PublishRefusal, Verdict, WaitingCall
 from embermq.sessions.topic_aliases import resolve_alias
 
 NOBODY = Verdict(ReasonCode.NO_MATCHING_SUBSCRIBERS)
@@ -347,25 +349,27 @@ class Publishing:
             path = self._state.path(chosen.session) if keeps else self._state.direct
             path.deliver(chosen.session, chosen, accepted)
 
-    def committed(self, batch: Batch, base_offset: int) -> None:
+    def committed(self, batch: Batch, receipt: Receipt) -> None:
         """The batch is durable: acknowledge in publish order, then hand on to those who keep. A large batch is written
-        in parts: a link that takes no more is known as such before it has got all of it."""
+        in parts: a link that takes no more is known as such before it has got all of it. What a queue says that is not
+        stored yet is told when it is."""
+        later = None if receipt.whole else batch.after_commit
         if batch.record_bytes <= PART_BYTES:
-            self._hand_on(batch.accepted, base_offset)
+            self._hand_on(batch.accepted, receipt.base_offset, later)
             return
         part: list[Accepted] = []
-        part_bytes, offset = 0, base_offset
+        part_bytes, offset = 0, receipt.base_offset
         for accepted in batch.accepted:
             part.append(accepted)
             part_bytes += len(accepted.record)
             if part_bytes >= PART_BYTES:
-                offset = self._hand_on(part, offset)
+                offset = self._hand_on(part, offset, later)
                 self._tick.flush()
                 part, part_bytes = [], 0
-        self._hand_on(part, offset)
+        self._hand_on(part, offset, later)
 
-    def _hand_on(self, part: list[Accepted], base_offset: int) -> int:
-        """Returns the offset behind the part."""
+    def _hand_on(self, part: list[Accepted], base_offset: int, later: list[WaitingCall] | None) -> int:
+        """Returns the offset behind the part. `later` gets what waits for an owner's data; None: that is stored."""
         offset = base_offset
         durable, direct = self._state.durable, self._state.direct
         for accepted in part:
@@ -375,6 +379,9 @@ class Publishing:
                 accepted.offset = offset
                 offset += 1
             elif not self._answers_without_record(accepted):
+                continue
+            elif later is not None and accepted.verdict is not None and accepted.verdict.owner:
+                later.append((accepted.verdict.owner, partial(self._tell, accepted)))
                 continue
             if link is not None and message.qos and not link.closing:
                 if not link.out:
@@ -409,6 +416,10 @@ class Publishing:
                     self._deliver_to_group(group.receivers, group.turn.next, accepted)
                     group.turn.next += 1
         return offset
+
+    def _tell(self, accepted: Accepted) -> None:
+        """What a queue says of it is stored now."""
+        self._hand_on([accepted], -1, None)
 
     def _hand_on_live(self, accepted: Accepted) -> None:
         """A QoS 2 message is stored: those who keep nothing get it when its publisher has released it. Not before: a

@@ -90,6 +90,17 @@ class DelayedRow(Struct, frozen=True):
     record_bytes: int = 0
 
 
+class Move(Struct, frozen=True):
+    """A message goes from one queue to another, or from the delayed ones of a queue to its entries: what has number
+    `sequence` in the queue `source` is an entry of `target` now. `group` is the one that loses it, "" for all."""
+
+    source: int
+    sequence: int
+    group: str
+    target: int
+    target_sequence: int
+
+
 class GroupRow(Struct, frozen=True):
     """A group owes nothing below `first_sequence`. `idle_since_ms` is 0 while it has consumers."""
 
@@ -127,7 +138,7 @@ class QueueWrites(Writes):
     put; what is removed goes last, entries with their marks. Putting and removing what is there, or is not, is no
     error."""
 
-    FALLS: ClassVar[frozenset[str]] = frozenset({"dedup_ids", "bodies"})
+    FALLS: ClassVar[frozenset[str]] = frozenset({"dedup_ids", "dedup_of", "bodies"})
 
     ended_queues: set[int] = field(default_factory=set)
     """Generations of queues that are deleted, with everything they have."""
@@ -141,10 +152,15 @@ class QueueWrites(Writes):
     marks: dict[MarkKey, GroupMark] = field(default_factory=dict)
     dedup_ids: dict[tuple[int, str], int] = field(default_factory=dict)
     """By queue and id: until when, Unix milliseconds. Those of the past mean nothing and may be deleted at any time."""
+    dedup_of: dict[tuple[int, int], str] = field(default_factory=dict)
+    """By queue and sequence or ticket: the dedup id with which a publish of this tick has come."""
     removed: dict[tuple[int, int], int] = field(default_factory=dict)
     """Queue and sequence of entries -> offset of the record, which nobody may need any more then."""
     removed_delayed: dict[tuple[int, int], int] = field(default_factory=dict)
     """Queue and ticket -> offset."""
+    moves: list[Move] = field(default_factory=list)
+    """Where entries that are put come from: their records are there, and what is marked or removed of them there has to
+    wait until they are stored. It says nothing of entries that are not put after all."""
     bodies: dict[int, bytes] = field(default_factory=dict)
     """Records by their number in this tick, to be kept beside the entries: the log they are in cannot be asked for one
     of them. Filled on the way to the store."""
@@ -193,3 +209,5 @@ class StoredQueue(Struct, frozen=True):
     delayed: tuple[DelayedRow, ...]
     marks: dict[MarkKey, GroupMark]
     dedup_ids: dict[str, int]
+    unfinished: tuple[Move, ...] = ()
+    """What came from other queues and is in these still: a crash was faster. To be taken out there."""

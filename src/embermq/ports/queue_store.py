@@ -27,10 +27,10 @@ class QueueStore(ABC):
         """Above those of all queues that ever were, 1 at first. Raises StoreError."""
 
     @abstractmethod
-    def bodies(self, offsets: Sequence[int], then: BodiesFound) -> None:
-        """Read records. `then` is called on the broker's own thread after this call has returned, once or several
-        times, with some of them each time and each of them once; a StoreError is the last word for what is missing.
-        Requests are answered in their order."""
+    def bodies(self, queue: int, messages: Sequence[tuple[int, int]], then: BodiesFound) -> None:
+        """Read records of messages of the queue with this generation, each named by its offset and by its sequence or
+        ticket. `then` is called on the broker's own thread after this call has returned, once or several times, with
+        some of them each time and each of them once; a StoreError is the last word for what is missing."""
 
     @abstractmethod
     def close(self) -> None:

@@ -65,7 +65,7 @@ class DeadLettering:
         self.dead_letters[reason] += 1
         entry, message_id = self._ledger.entries[sequence], self._ledger.identities.message_id(sequence)
         letter = DeadLetter(self.settings.name, group, reason, message_id, attempts, now_ms)
-        self.buried.append(Burial(target, entry.offset, entry.key, letter, entry.record_bytes))
+        self.buried.append(Burial(target, sequence, entry.offset, entry.key, letter, entry.record_bytes))
 
     def _target(self, reason: str) -> str:
         """The queue where it goes; "" when it is dropped."""

@@ -84,6 +84,7 @@ class Intake:
         self.pending[ticket] = Pending(row, dedup_id)
         if dedup_id is not None:
             writes.dedup_ids[self._generation, dedup_id] = self.dedup.add(dedup_id, now_ms)
+            writes.dedup_of[self._generation, ticket] = dedup_id
         return Acceptance(fate, ticket)
 
     def withdraw(self, ticket: int) -> None:

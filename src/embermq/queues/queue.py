@@ -18,6 +18,7 @@ from embermq.model.queue_rows import (
     DelayedRow,
     GroupRow,
     MessageState,
+    Move,
     QueueWrites,
     StoredQueue,
 )
@@ -134,9 +135,9 @@ class Queue:
         """Its tick was refused: nothing of it is stored."""
         self._intake.withdraw(ticket)
 
-    def bury(self, burial: Burial, now_ms: int) -> None:
+    def bury(self, burial: Burial, now_ms: int) -> int:
         """A dead letter comes, for which there is room; with the time to live of this queue, if it has one
-        [queues-34]."""
+        [queues-34]. Returns its sequence."""
         row = self._intake.new_row(
             burial.offset,
             burial.key,
@@ -145,6 +146,7 @@ class Queue:
             record_bytes=burial.record_bytes,
         )
         self._ledger.put(row)
+        return row.sequence
 
     def is_held(self, sequence: int) -> bool:
         """Whether a consumer of any group has the message."""
@@ -164,18 +166,32 @@ class Queue:
         self._ledger.remove(sequence)
         return entry
 
-    def retry(self, entry: QueueEntry, letter: DeadLetter, now_ms: int) -> None:
+    def retry(self, entry: QueueEntry, letter: DeadLetter, now_ms: int) -> int:
         """A dead letter comes back, at the tail, with its message id, for the group that failed [queues-35]. One id
-        means one message: what a group of this name has been founded with since, or a former one has left, is it."""
+        means one message: what a group of this name has been founded with since, or a former one has left, is it.
+        Returns its sequence; 0 when it is there."""
         if letter.group:
             group = self.group(letter.group, now_ms, start=LATEST)
             if group.owes(self.sequence_of(letter.group, letter.message_id)):
-                return
+                return 0
             if left := self._ledger.identities.returned(letter.group, letter.message_id):
                 self._ledger.remove(left)
         row = self._intake.new_row(entry.offset, entry.key, now_ms, record_bytes=entry.record_bytes)
         self.counts.retried += 1
         self._ledger.put(replace(row, only_group=letter.group, origin_id=letter.message_id))
+        return row.sequence
+
+    def finish_move(self, sequence: int, name: str) -> None:
+        """A message went to another queue, for the group `name` or with "" for all, and a crash was faster here."""
+        if sequence not in self.entries:
+            return
+        group = self.groups.get(name)
+        if group is not None and group.owes(sequence):
+            group.drop(sequence, even_held=True)
+            self.entries.owe(sequence, -1)
+            self._ledger.mark(group, sequence, MessageState.DLQ)
+        if not name or not self.entries.owed(sequence):
+            self._remove(sequence)
 
     # Operators.
 
@@ -376,6 +392,9 @@ class Queue:
             )
             # Operators were shown it by this id, and it is that of its deliveries.
             self._ledger.put(replace(entry, origin_id=message_id_of(self.generation, row.ticket)))
+            self._writes().moves.append(
+                Move(self.generation, row.ticket, "", self.generation, entry.sequence)
+            )
         deadlines = self._ledger.deadlines
         for sequence in deadlines.take_over(now_ms, self._intake.next_sequence, most):
             if sequence in self.entries and not self._dead_lettering.end(

@@ -14,7 +14,7 @@ from itertools import islice
 from weakref import WeakValueDictionary
 
 from embermq.model.dead_letter_alert import DeadLetterAlert
-from embermq.model.queue_rows import QueueWrites, StoredQueue
+from embermq.model.queue_rows import Move, QueueWrites, StoredQueue
 from embermq.queues.consumer import EARLIEST, Client, Newcomer
 from embermq.queues.dead_letter_quota import DeadLetterQuota
 from embermq.queues.publication import Publication
@@ -266,7 +266,9 @@ class Queues:
             if entry is None:
                 found.held += 1
                 continue
-            self._touch(letter.queue).retry(entry, letter, now_ms)
+            source = self._touch(letter.queue)
+            if number := source.retry(entry, letter, now_ms):
+                self._note_move(dead, sequence, "", source, number)
             found.put_back += 1
         return found
 
@@ -305,9 +307,14 @@ class Queues:
 
     def restore(self, stored: Iterable[StoredQueue], now_ms: int) -> None:
         """Take over what the store holds, before anything else happens."""
+        unfinished: list[Move] = []
         for each in stored:
             queue = self._make(each.row.generation, parse_settings(each.row.name, each.row.settings))
             queue.restore(each, now_ms)
+            unfinished += each.unfinished
+        generations = {queue.generation: queue for queue in self._queues.values()}
+        for move in unfinished:
+            generations[move.source].finish_move(move.sequence, move.group)
 
     def _make(self, generation: int, settings: QueueSettings) -> Queue:
         self._next_generation = max(self._next_generation, generation + 1)
@@ -342,10 +349,17 @@ class Queues:
         url = queue.settings.dlq_config.alert_webhook
         for burial in queue.buried:
             self.room.free(burial.record_bytes)  # it was reserved, and is counted where it goes
-            self._touch(burial.target).bury(burial, now_ms)
+            target = self._touch(burial.target)
+            number = target.bury(burial, now_ms)
+            self._note_move(queue, burial.sequence, burial.letter.group, target, number)
             if url is not None:
                 self._alerts.append(DeadLetterAlert(url, burial.target, burial.letter))
         queue.buried.clear()
+
+    def _note_move(self, source: Queue, sequence: int, group: str, target: Queue, number: int) -> None:
+        self._present_writes().moves.append(
+            Move(source.generation, sequence, group, target.generation, number)
+        )
 
     def _note_stalled(self, queue: Queue) -> None:
         for group in queue.groups.values():

@@ -44,9 +44,10 @@ class ConsumerDelivery(Struct, frozen=True):
 
 
 class Burial(Struct, frozen=True):
-    """A dead letter on its way to queue `target`."""
+    """A dead letter on its way to queue `target`; it was number `sequence` of the one that it comes from."""
 
     target: str
+    sequence: int
     offset: int
     key: str | None
     letter: DeadLetter

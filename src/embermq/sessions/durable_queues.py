@@ -89,6 +89,11 @@ class DurableQueues(ABC):
         `start_time`. It waits for the commit of the tick."""
 
     @abstractmethod
+    def subscribed(self, session: Session, answer: Callable[[], None]) -> None:
+        """All of a SUBSCRIBE was asked for, queues among it: call `answer` when what that has founded is stored, and
+        deliver nothing before."""
+
+    @abstractmethod
     def start_time(self, link: Link, session: Session, packet: Subscribe) -> int:
         """The time, Unix milliseconds, at which a group is to begin that this SUBSCRIBE founds: the log has to be asked
         before. 0 when it founds none, or one that begins elsewhere."""

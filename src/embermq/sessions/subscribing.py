@@ -141,7 +141,9 @@ class Subscribing:
         suback = Suback(packet.packet_id, tuple(codes), said)
         answer = partial(self._answer, link, suback, session, added, horizon)
         # What was published before this SUBSCRIBE and is still being committed may be retained: wait for it.
-        if (session.persistent and not self._is_stored(session)) or has_queue:
+        if has_queue and state.queues is not None:
+            state.queues.subscribed(session, answer)
+        elif session.persistent and not self._is_stored(session):
             state.tick.batch.when_stored(session.generation, answer)
         elif horizon > state.log_end:
             state.tick.batch.after_log.append(answer)

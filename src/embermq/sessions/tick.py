@@ -10,6 +10,7 @@ from embermq.formats.log_record import Origin
 from embermq.model.message import Message, said_bytes
 from embermq.model.tick_writes import TickWrites
 from embermq.mqtt.wire.reason_codes import ReasonCode
+from embermq.ports.tick_store import EVERYBODY
 from embermq.routing.router import Match
 from embermq.sessions.link import Link
 
@@ -22,6 +23,8 @@ class Verdict(Struct, frozen=True):
     code: ReasonCode
     text: str = ""
     repeats: tuple[str, str] | None = None
+    owner: int = EVERYBODY
+    """Of the data that has to be stored before this may be told; EVERYBODY: there is none."""
 
 
 class PublishRefusal(Struct, frozen=True):
@@ -82,6 +85,10 @@ class Accepted(Struct, gc=False):
         return self.counted_bytes
 
 
+WaitingCall = tuple[int, Callable[[], None]]
+"""An owner, and the call that waits until its data is durable."""
+
+
 class Batch(Struct):
     """A tick on its way to the store."""
 
@@ -89,7 +96,7 @@ class Batch(Struct):
     accepted: list[Accepted] = field(default_factory=list)
     after_log: list[Callable[[], None]] = field(default_factory=list)
     """Calls that wait for the log's part alone."""
-    after_commit: list[tuple[int, Callable[[], None]]] = field(default_factory=list)
+    after_commit: list[WaitingCall] = field(default_factory=list)
     """Calls that wait until what is stored of a session is durable, which may be several ticks later than the log; by
     the generation of that session, `ports.tick_store.EVERYBODY` for what waits for all sessions."""
     record_bytes: int = 0
@@ -111,7 +118,7 @@ class Batch(Struct):
         for generation in sorted(left):
             self.when_stored(generation, partial(stored, generation))
 
-    def waiting(self) -> list[tuple[int, Callable[[], None]]]:
+    def waiting(self) -> list[WaitingCall]:
         """Hand over the calls: who remembers the batch holds no session by them."""
         waiting, self.after_commit = self.after_commit, []
         return waiting

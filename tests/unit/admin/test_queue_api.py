@@ -395,7 +395,7 @@ def test_a_store_that_does_not_answer_is_told_of(monkeypatch: pytest.MonkeyPatch
         bench.failing = 10_000_000
         is_problem(await ask("POST", "/queues/q/purge"), 503, "has not confirmed it in 0.01 s")
         bench.failing = 0
-        monkeypatch.setattr(bench, "ask", lambda offsets, then: None)
+        monkeypatch.setattr(bench, "ask", lambda queue, messages, then: None)
         bench.publish()
         is_problem(await ask("GET", "/queues/q/messages"), 503, "has not answered")
 

@@ -6,7 +6,7 @@ from embermq.formats.damaged_records import DamagedRecords
 from embermq.formats.log_record import encode_record
 from embermq.model.counters import Counters
 from embermq.model.message import Message
-from embermq.model.queue_rows import StoredQueue
+from embermq.model.queue_rows import Move, StoredQueue
 from embermq.mqtt.wire.properties import Properties
 from embermq.ports.errors import StoreError, StoreUnavailable
 from embermq.ports.queue_store import BodiesFound, QueueStore
@@ -22,7 +22,7 @@ class Shelf(QueueStore):
 
     def __init__(self) -> None:
         self.records: dict[int, bytes | None] = {}
-        self.asked: list[tuple[Sequence[int], BodiesFound]] = []
+        self.asked: list[tuple[int, Sequence[tuple[int, int]], BodiesFound]] = []
 
     def load(self) -> list[StoredQueue]:
         return []
@@ -30,8 +30,8 @@ class Shelf(QueueStore):
     def next_generation(self) -> int:
         return 1
 
-    def bodies(self, offsets: Sequence[int], then: BodiesFound) -> None:
-        self.asked.append((offsets, then))
+    def bodies(self, queue: int, messages: Sequence[tuple[int, int]], then: BodiesFound) -> None:
+        self.asked.append((queue, messages, then))
 
     def close(self) -> None:
         pass
@@ -74,11 +74,19 @@ def test_others_are_read_and_what_is_lost_or_damaged_is_told() -> None:
     shelf = Shelf()
     bodies = BodyCache(shelf, 0, DamagedRecords(Counters()))
     seen: list[Mapping[int, Message | None] | StoreError] = []
-    bodies.ask((1, 2, 3), seen.append)
-    offsets, then = shelf.asked[0]
-    assert offsets == (1, 2, 3)
+    bodies.ask(7, ((1, 11), (2, 12), (3, 13)), seen.append)
+    queue, messages, then = shelf.asked[0]
+    assert (queue, messages) == (7, ((1, 11), (2, 12), (3, 13)))
     then({1: encode_record(message("one"))})
     then({2: None, 3: b"\x00\x00"})
     error = StoreUnavailable("gone")
     then(error)
     assert seen == [{1: message("one")}, {2: None, 3: None}, error]
+
+
+def test_what_has_moved_is_read_where_it_was_until_the_store_is_told() -> None:
+    """A dead letter that was put back at once, beside one that stays."""
+    shelf, moves = Shelf(), [Move(1, 5, "g", 2, 9), Move(2, 9, "", 3, 4)]
+    bodies = BodyCache(shelf, 0, DamagedRecords(Counters()), lambda: moves)
+    bodies.ask(3, ((100, 4), (101, 6)), lambda _: None)
+    assert [(queue, messages) for queue, messages, _ in shelf.asked] == [(1, ((100, 5),)), (3, ((101, 6),))]

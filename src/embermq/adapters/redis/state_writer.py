@@ -11,11 +11,13 @@ from functools import partial
 
 from msgspec import Struct
 
-from embermq.adapters.redis import session_writer
+from embermq.adapters.redis import queue_store, queue_writer, session_writer
 from embermq.adapters.redis.answers import Answer
 from embermq.adapters.redis.floor_marks import MARK, MARK_S, FloorMarks
 from embermq.adapters.redis.link import RedisLink
 from embermq.adapters.redis.owners import Owners
+from embermq.adapters.redis.queue_owners import QueueOwners
+from embermq.adapters.redis.queue_writer import RedisQueueWriter
 from embermq.adapters.redis.script import read_script
 from embermq.adapters.redis.session_writer import RedisSessionWriter
 from embermq.adapters.redis.unanswered import Unanswered
@@ -25,7 +27,7 @@ from embermq.ports.state_writer import StateWriter
 from embermq.ports.tick_store import Stored
 
 NOTE_LOG = read_script("note_log")
-SCRIPTS = (*session_writer.SCRIPTS, MARK, NOTE_LOG)
+SCRIPTS = (*session_writer.SCRIPTS, *queue_writer.SCRIPTS, *queue_store.SCRIPTS, MARK, NOTE_LOG)
 """All that the link has to know."""
 
 Post = Callable[[Callable[[], None]], object]
@@ -45,17 +47,27 @@ class RedisStateWriter(StateWriter):
     has a session."""
 
     def __init__(
-        self, link: RedisLink, owners: Owners, post: Post, server_id: str = "", *, mark_s: float = MARK_S
+        self,
+        link: RedisLink,
+        owners: Owners,
+        post: Post,
+        server_id: str = "",
+        *,
+        queues: QueueOwners | None = None,
+        mark_s: float = MARK_S,
     ) -> None:
+        """`owners` and `queues` are those that the stores of sessions and of queues have filled."""
         self._link = link
         self._post = post
         self._unanswered = unanswered = Unanswered()
         self._marks = FloorMarks(link, self._trim, mark_s)
         self._sessions = RedisSessionWriter(link, owners, unanswered, self._marks, server_id)
+        self._queues = RedisQueueWriter(link, queues or QueueOwners(), unanswered)
 
     def submit(self, writes: TickWrites, base: int, log_end: int, stored: Stored) -> None:
         all_asked = self._unanswered.begin_tick(stored)
         self._sessions.submit(writes.session, base, log_end, writes.records)
+        self._queues.submit(writes.queues, base, log_end, writes.records)
         self._sessions.end(writes.session.deleted_sessions)
         self._post(all_asked)  # never before this call returns, also when there was nothing to do
 
@@ -84,10 +96,11 @@ class RedisStateWriter(StateWriter):
     def _trim(self) -> None:
         """All masters have a newer mark."""
         self._sessions.trim()
+        self._queues.trim(self._marks.settled_floor)
 
     @property
     def waiting_bytes(self) -> int:
-        return self._link.waiting_bytes
+        return self._link.waiting_bytes + self._queues.held_bytes
 
     @property
     def waiting_ticks(self) -> int:
@@ -100,8 +113,9 @@ class RedisStateWriter(StateWriter):
 
     @property
     def estranged(self) -> str:
-        """That Redis does not hold a session of ours any more, "" while it does. That does not mend by itself."""
-        return self._sessions.estranged
+        """That Redis does not hold a session or a queue of ours any more, "" while it does. That does not mend by
+        itself."""
+        return self._sessions.estranged or self._queues.estranged
 
     def statistics(self) -> WriterStatistics:
         """A frozen snapshot."""

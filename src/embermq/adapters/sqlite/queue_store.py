@@ -109,8 +109,8 @@ class SqliteQueueStore(QueueStore):
         except sqlite3.Error as error:
             raise to_store_error(error, _READING) from error
 
-    def bodies(self, offsets: Sequence[int], then: BodiesFound) -> None:
-        request = _Request(offsets, then)
+    def bodies(self, queue: int, messages: Sequence[tuple[int, int]], then: BodiesFound) -> None:
+        request = _Request(tuple(dict.fromkeys(offset for offset, _ in messages)), then)
         if self._path is None:
             with closing(_RecordReader(self._open_log, connection=self._connection)) as reader:
                 self._answer(reader, request)

@@ -1,10 +1,11 @@
 """Bodies of messages: the newest from memory, the others from the store."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from embermq.formats.damaged_records import DamagedRecords
 from embermq.model.message import Message, said_bytes
+from embermq.model.queue_rows import Move
 from embermq.ports.errors import StoreError
 from embermq.ports.queue_store import QueueStore
 
@@ -22,8 +23,16 @@ class BodyCache:
     """Remembers messages up to `cache_bytes`; the oldest go first, since who reads at the end of a queue wants the
     newest."""
 
-    def __init__(self, store: QueueStore, cache_bytes: int, damaged: DamagedRecords) -> None:
+    def __init__(
+        self,
+        store: QueueStore,
+        cache_bytes: int,
+        damaged: DamagedRecords,
+        unstored: Callable[[], Iterable[Move]] = tuple,
+    ) -> None:
+        """`unstored` tells what moves the store has not been given yet, oldest first."""
         self._store = store
+        self._unstored = unstored
         self._damaged = damaged
         self._cache_bytes = cache_bytes
         self._kept: OrderedDict[int, tuple[Message, int]] = OrderedDict()
@@ -49,11 +58,21 @@ class BodyCache:
         found = self._kept.get(offset)
         return None if found is None else found[0]
 
-    def ask(self, offsets: Sequence[int], then: BodiesRead) -> None:
-        """Read from the store; `then` is called as `QueueStore.bodies` says."""
-        self._store.bodies(
-            offsets, lambda found: then(found if isinstance(found, StoreError) else self._messages(found))
-        )
+    def ask(self, queue: int, messages: Sequence[tuple[int, int]], then: BodiesRead) -> None:
+        """Read from the store, see `QueueStore.bodies`, `then` too."""
+        moves = {(move.target, move.target_sequence): move for move in self._unstored()}
+        wanted: dict[int, dict[int, int]] = {}
+        for offset, number in messages:
+            place = (queue, number)
+            while (move := moves.get(place)) is not None:
+                place = (move.source, move.sequence)  # it is there until the store is told
+            wanted.setdefault(place[0], {})[offset] = place[1]
+
+        def told(found: Mapping[int, bytes | None] | StoreError) -> None:
+            then(found if isinstance(found, StoreError) else self._messages(found))
+
+        for one, numbers in wanted.items():
+            self._store.bodies(one, tuple(numbers.items()), told)
 
     def _messages(self, found: Mapping[int, bytes | None]) -> dict[int, Message | None]:
         """None for what is lost, or damaged: nobody can have it any more."""

@@ -3,6 +3,7 @@
 from embermq.access.authorization.rules import ADMIN_PREFIX
 from embermq.mqtt.topics.names import shown
 from embermq.mqtt.wire.reason_codes import ReasonCode
+from embermq.ports.tick_store import queue_owner
 from embermq.queues.errors import QueueRefusal, SettingsRefused
 from embermq.queues.mqtt.creating import Creating
 from embermq.queues.names import queue_name
@@ -24,12 +25,14 @@ class Configuring:
     def configure(self, session: Session, topic: str, payload: bytes) -> Verdict | PublishRefusal:
         """What a PUBLISH below `$admin/queue/` comes to; it is never delivered to anybody."""
         try:
-            return Verdict(ReasonCode.SUCCESS, self._configure(session, topic, payload))
+            name, done = self._configure(session, topic, payload)
+            owner = queue_owner(self._core.queue(name).generation)
+            return Verdict(ReasonCode.SUCCESS, done, owner=owner)
         except QueueRefusal as refusal:
             return PublishRefusal(refusal.reason_code, refusal.message)
 
-    def _configure(self, session: Session, topic: str, payload: bytes) -> str:
-        """What was done, in words. Raises QueueRefusal."""
+    def _configure(self, session: Session, topic: str, payload: bytes) -> tuple[str, str]:
+        """Which queue, and what was done, in words. Raises QueueRefusal."""
         # Rules are asked about one form of the name: the other one must not lead past them.
         topic = ADMIN_PREFIX + queue_name(topic[len(ADMIN_PREFIX) :])
         if session.permissions is None or not session.permissions.may_publish(topic):
@@ -50,4 +53,4 @@ class Configuring:
             self._core.configure(settings)
         except SettingsRefused as refusal:
             raise QueueRefusal(str(refusal), ReasonCode.PAYLOAD_FORMAT_INVALID) from None
-        return "created" if is_new else "configured"
+        return name, "created" if is_new else "configured"

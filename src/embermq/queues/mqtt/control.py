@@ -2,6 +2,7 @@
 
 from embermq.mqtt.wire.packets import Publish
 from embermq.mqtt.wire.reason_codes import ReasonCode
+from embermq.ports.tick_store import EVERYBODY, queue_owner
 from embermq.queues.errors import PropertyRefused
 from embermq.queues.mqtt.deliveries import Deliveries
 from embermq.queues.names import QUEUE_PREFIX, Verb
@@ -44,5 +45,6 @@ class Control:
             outcomes = self._core.settle(name, request, session.client_id, session.held_under, now_ms)
         except PropertyRefused as refusal:
             return Verdict(refusal.reason_code, refusal.message)
-        said = answer(outcomes)
-        return Verdict(said.reason_code, said.reason_string)
+        said, queue = answer(outcomes), self._core.find(name)
+        owner = queue_owner(queue.generation) if queue is not None else EVERYBODY
+        return Verdict(said.reason_code, said.reason_string, owner=owner)

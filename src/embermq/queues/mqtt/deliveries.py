@@ -211,14 +211,18 @@ class Deliveries:
         if self._reading >= READ_AHEAD_ALL:
             self._readers_waiting[consumer] = None
             return
-        offsets = dict.fromkeys(
-            owed.offset
-            for owed in islice(consumer.outbox.values(), READ_AHEAD)
-            if owed.offset not in consumer.read and self._bodies.message(owed.offset) is None
-        )
-        asked = consumer.asked = set(offsets)
+        wanted: dict[str, dict[int, int]] = {}
+        asked = consumer.asked = set()
+        for owed in islice(consumer.outbox.values(), READ_AHEAD):
+            offset = owed.offset
+            if offset not in asked and offset not in consumer.read and self._bodies.message(offset) is None:
+                asked.add(offset)
+                wanted.setdefault(owed.queue, {})[offset] = owed.stamps.sequence
         self._reading += len(asked)
-        self._bodies.ask(tuple(offsets), partial(self._take, consumer, asked))
+        for name, numbers in wanted.items():
+            queue = self._core.find(name)
+            generation = queue.generation if queue is not None else 0  # nobody has it any more
+            self._bodies.ask(generation, tuple(numbers.items()), partial(self._take, consumer, asked))
 
     def _take(
         self, consumer: MqttConsumer, asked: set[int], found: Mapping[int, Message | None] | StoreError

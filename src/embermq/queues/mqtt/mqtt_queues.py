@@ -1,12 +1,13 @@
 """Queues as the broker sees them: puts the parts of this room together."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 
 from embermq.access.authorization.rule_set import Permissions
 from embermq.access.authorization.rules import ADMIN_PREFIX
 from embermq.model.message import Message
+from embermq.model.queue_rows import Move
 from embermq.model.session import SubscriptionRow
 from embermq.mqtt.wire.packets import Publish, Subscribe, Subscription
 from embermq.mqtt.wire.properties import Properties
@@ -15,6 +16,7 @@ from embermq.mqtt.wire.version import ProtocolVersion
 from embermq.ports.dead_letter_alerts import DeadLetterAlerts
 from embermq.ports.errors import StoreError
 from embermq.ports.queue_store import QueueStore
+from embermq.ports.tick_store import EVERYBODY, queue_owner
 from embermq.queues.errors import NameRefused
 from embermq.queues.mqtt.bodies import CACHE_BYTES, BodyCache
 from embermq.queues.mqtt.configuring import Configuring
@@ -64,7 +66,7 @@ class MqttQueues(DurableQueues):
             letter_bytes_max=letter_bytes_max,
         )
         self.creating = Creating(self.core, settings)
-        self.bodies = BodyCache(store, CACHE_BYTES, state.damaged)
+        self.bodies = BodyCache(store, CACHE_BYTES, state.damaged, self._unstored_moves)
         self.deliveries = Deliveries(state, self.core, self.bodies)
         self.subscriptions = Subscriptions(
             state,
@@ -86,6 +88,10 @@ class MqttQueues(DurableQueues):
         if not self._is_enabled:
             return
         self.core.restore(self._store.load(), self._state.tick.now_ms)
+
+    def _unstored_moves(self) -> Iterator[Move]:
+        for writes in self._state.tick.unstored():
+            yield from writes.queues.moves
 
     # The way in.
 
@@ -143,6 +149,9 @@ class MqttQueues(DurableQueues):
         if is_of_responses(asked.topic_filter):
             return self._responses.subscribe(link, session, asked, identifier, said)
         return self.subscriptions.subscribe(link, session, asked, identifier, said, start=start)
+
+    def subscribed(self, session: Session, answer: Callable[[], None]) -> None:
+        self.subscriptions.subscribed(session, answer)
 
     def start_time(self, link: Link, session: Session, packet: Subscribe) -> int:
         return self.subscriptions.start_time(link, session, packet) if self._is_enabled else 0
@@ -214,7 +223,9 @@ class MqttQueues(DurableQueues):
             self.deliveries.run()
         if self._alerts is not None:
             for alert in self.core.take_alerts():
-                self._state.tick.batch.after_log.append(partial(self._alerts.tell, alert))
+                queue = self.core.find(alert.queue)
+                owner = queue_owner(queue.generation) if queue is not None else EVERYBODY
+                self._state.tick.batch.when_stored(owner, partial(self._alerts.tell, alert))
 
     def authorized(self) -> None:
         self.subscriptions.authorized()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 from msgspec import Struct
@@ -11,6 +12,7 @@ from embermq.mqtt.wire.packets import Subscribe, Subscription
 from embermq.mqtt.wire.reason_codes import ReasonCode
 from embermq.mqtt.wire.version import ProtocolVersion
 from embermq.ports.errors import StoreError
+from embermq.ports.tick_store import queue_owner
 from embermq.queues.consumer import EARLIEST, LATEST, Newcomer
 from embermq.queues.errors import QueueRefusal
 from embermq.queues.mqtt.consumer import MqttConsumer
@@ -65,6 +67,8 @@ class Subscriptions:
         self._homeless: dict[str, set[str]] = {}
         """By queue, client ids of connected consumers that have no place there: the queue is gone and they may not make
         it, or their group is gone and there are as many as may be."""
+        self._placing: list[tuple[int, Callable[[], None]]] = []
+        """Of the SUBSCRIBE that is looked at: for whose data each place waits, and how to take it."""
         self.is_stopping = False
         """The broker ends, and what is held is left as a crash would leave it: QUEUED, free of charge."""
 
@@ -139,12 +143,23 @@ class Subscriptions:
         if session.persistent:
             row = SubscriptionRow(asked.topic_filter, subscription.qos, identifier, 0, subscription.stored)
             tick.session_writes.subscriptions.append((session.generation, asked.topic_filter, row))
-        # A place only when the group is durable, and nothing is delivered before the SUBACK.
         queue = self._core.queue(subscription.queue)
         begins_at = _Beginning(queue.generation, queue.end() if sequence == LATEST else sequence)
         take_place = partial(self._take_place, session, link, subscription, begins_at)
-        tick.batch.when_stored(session.generation, take_place)
+        self._placing.append((queue_owner(queue.generation), take_place))
         return subscription
+
+    def subscribed(self, session: Session, answer: Callable[[], None]) -> None:
+        """See `DurableQueues.subscribed`. A place only when the group is durable, and nothing before the SUBACK."""
+        placing, self._placing = self._placing, []
+
+        def stored() -> None:
+            for _, take_place in placing:
+                take_place()
+            answer()
+
+        owners = {session.generation, *(owner for owner, _ in placing)}
+        self._state.tick.batch.when_all_stored(owners, stored)
 
     def _has_group(self, subscription: QueueSubscription) -> bool:
         queue = self._core.find(subscription.queue)
