@@ -3,35 +3,31 @@
 from __future__ import annotations
 
 import sqlite3
-import struct
 import time
 from collections.abc import Callable, Iterator
 from importlib.resources import files
 from pathlib import Path
 
 import pytest
+from tests.contracts.split_stores import SplitStores
 from tests.contracts.stores import Stores
 from tests.support.stand_in_store import StandInApplicationLog
 
 from embermq.adapters.sqlite.log_readers import PIPELINE_FILES, SqliteLogReaders
 from embermq.adapters.sqlite.message_store import SqliteMessageStore
+from embermq.model.application_positions import ReaderPosition, StoredPositions
 from embermq.model.client_type import ClientType
 from embermq.model.message import Message
 from embermq.model.session import SessionRow
-from embermq.model.session_writes import QueueState
-from embermq.model.tick_writes import ApplicationMark
 from embermq.mqtt.wire.properties import Properties
-from embermq.ports.application_log import ApplicationEntry, ApplicationFloor
 from embermq.ports.errors import StoreError, StoreUnavailable
 from embermq.ports.log_readers import LogReader
 
-Fill = Callable[[int, dict[int, list[ApplicationEntry]]], None]
+Fill = Callable[[int, dict[int, list[int]]], None]
 
 
-def entry(
-    offset: int, qos: int = 1, *, retained: bool = False, ids: tuple[int, ...] = ()
-) -> ApplicationEntry:
-    return ApplicationEntry(offset, qos, retained, ids)
+def position(committed: int) -> ReaderPosition:
+    return ReaderPosition("", 0, StoredPositions(committed, committed))
 
 
 def session(generation: int, client_id: str) -> SessionRow:
@@ -52,21 +48,18 @@ def fill(stores: Stores) -> Iterator[Fill]:
     """Does the pipeline's part: adds entries and confirms everything below an offset."""
     opened: list[sqlite3.Connection] = []
 
-    def fill_sqlite(complete: int, entries: dict[int, list[ApplicationEntry]]) -> None:
+    def fill_sqlite(complete: int, entries: dict[int, list[int]]) -> None:
         if not opened:
             opened.append(pipeline_file(stores.folder / "applications.db", "applications.sql"))
         (connection,) = opened
         connection.execute("BEGIN")
         for generation, found in entries.items():
             for one in found:
-                flags = one.qos | one.retain_as_published << 2
-                ids = struct.pack(f">{len(one.identifiers)}I", *one.identifiers)
-                row = (generation, one.offset, flags, ids)
-                connection.execute("INSERT INTO application_log VALUES (?, ?, ?, ?)", row)
+                connection.execute("INSERT INTO application_log VALUES (?, ?, 1, x'')", (generation, one))
         connection.execute("INSERT OR REPLACE INTO progress VALUES ('dispatch', ?, 0)", (complete,))
         connection.execute("COMMIT")
 
-    def fill_stand_in(complete: int, entries: dict[int, list[ApplicationEntry]]) -> None:
+    def fill_stand_in(complete: int, entries: dict[int, list[int]]) -> None:
         assert isinstance(stores.applications, StandInApplicationLog)
         for generation, found in entries.items():
             stores.applications.entries[generation] += found
@@ -81,55 +74,29 @@ def fill(stores: Stores) -> Iterator[Fill]:
 def test_entries_come_in_order_up_to_what_is_complete(stores: Stores, fill: Fill) -> None:
     assert stores.applications.complete_offset() == 0
     assert stores.applications.read(1, 0, 10) == []
-    fill(6, {1: [entry(5), entry(1, 2, retained=True, ids=(1, 268_435_455)), entry(9)], 2: [entry(2)]})
+    fill(6, {1: [5, 1, 9], 2: [2]})
     assert stores.applications.complete_offset() == 6
-    assert stores.applications.read(1, 0, 10) == [
-        entry(1, 2, retained=True, ids=(1, 268_435_455)),
-        entry(5),
-    ]
-    assert stores.applications.read(1, 2, 10) == [entry(5)]
-    assert stores.applications.read(1, 0, 1)[0].offset == 1
+    assert stores.applications.read(1, 0, 10) == [1, 5]
+    assert stores.applications.read(1, 2, 10) == [5]
+    assert stores.applications.read(1, 0, 1) == [1]
     assert stores.applications.read(3, 0, 10) == []
-    fill(10, {1: [entry(7)]})
-    assert [found.offset for found in stores.applications.read(1, 6, 10)] == [7, 9]
+    fill(10, {1: [7]})
+    assert stores.applications.read(1, 6, 10) == [7, 9]
 
 
-@pytest.mark.promise("application-4", "application-8")
-def test_the_context_is_floor_and_marks_in_order(stores: Stores) -> None:
-    assert stores.applications.context(1) is None
+@pytest.mark.promise("application-4")
+def test_floors_are_what_readers_have_settled(stores: Stores) -> None:
     stores.write(
         sessions=[session(1, "app"), session(2, "other")],
-        application_floors={1: ("app", 10), 2: ("other", 3)},
-    )
-    stores.write(
-        application_marks=[
-            ApplicationMark(1, 12, 2, QueueState.SENT),
-            ApplicationMark(1, 11, 1, QueueState.SENT),
-            ApplicationMark(1, 12, 2, QueueState.RELEASED),
-            ApplicationMark(2, 4, 9, QueueState.DONE),
-        ]
+        application_positions={1: position(10), 2: position(3)},
     )
     stores.reopen()
-    context = stores.applications.context(1)
-    assert context is not None
-    assert context.floor_offset == 10
-    assert context.marks == (
-        ApplicationMark(1, 11, 1, QueueState.SENT),
-        ApplicationMark(1, 12, 2, QueueState.RELEASED),
-    )
-    assert sorted(stores.applications.floors(), key=lambda floor: floor.generation) == [
-        ApplicationFloor("app", 1, 10),
-        ApplicationFloor("other", 2, 3),
-    ]
-
-
-@pytest.mark.promise("application-2")
-def test_a_deleted_session_has_no_context(stores: Stores) -> None:
-    stores.write(sessions=[session(1, "app")], application_floors={1: ("app", 10)})
-    stores.write(application_marks=[ApplicationMark(1, 12, 2, QueueState.SENT)])
-    stores.write(application_floors={1: ("app", 99)}, deleted_sessions=[1], ended_applications=[1])
-    assert stores.applications.context(1) is None
-    assert stores.applications.floors() == []
+    floors = stores.applications.floors()
+    assert sorted((floor.generation, floor.floor_offset) for floor in floors) == [(1, 10), (2, 3)]
+    if not isinstance(stores, SplitStores):  # else who they are is known elsewhere
+        assert sorted(floor.client_id for floor in floors) == ["app", "other"]
+    stores.write(application_positions={1: position(99)}, deleted_sessions=[1], ended_applications=[1])
+    assert [floor.generation for floor in stores.applications.floors()] == [2]
 
 
 @pytest.mark.parametrize("stores", ["os"], indirect=True)
@@ -150,7 +117,7 @@ def test_a_file_that_was_removed_and_made_anew_is_read(stores: Stores) -> None:
         connection.execute("INSERT INTO progress VALUES ('dispatch', ?, 0)", (complete,))
         connection.execute("INSERT INTO application_log VALUES (1, 2, 1, x'')")
         assert stores.applications.complete_offset() == complete
-        assert stores.applications.read(1, 0, 10) == [entry(2)]
+        assert stores.applications.read(1, 0, 10) == [2]
         connection.close()
         for name in ("", "-wal", "-shm"):
             path.with_name(path.name + name).unlink(missing_ok=True)

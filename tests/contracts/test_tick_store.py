@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
+from functools import partial
 
 import pytest
 from tests.contracts.kafka_stores import KafkaStores
-from tests.contracts.stores import Stores, open_descriptors, tick_writes
+from tests.contracts.stores import Stores, open_descriptors, tick_writes, told
 from tests.support.waiting import wait_until
 
 from embermq.adapters.segments.tick_store import SegmentTickStore
@@ -15,6 +16,7 @@ from embermq.adapters.sqlite import tick_tables
 from embermq.adapters.sqlite.connection import apply_broker_schema, open_writer
 from embermq.formats.log_record import decode_record, encode_record, iter_frames
 from embermq.formats.segment_reader import SegmentReader
+from embermq.model.application_positions import ReaderPosition, StoredPositions
 from embermq.model.client_type import ClientType
 from embermq.model.message import Message
 from embermq.model.session import SessionRow, SubscriptionRow, WillRow
@@ -26,6 +28,10 @@ from embermq.ports.tick_store import Receipt
 
 def record(payload: bytes, topic: str = "a/b") -> bytes:
     return encode_record(Message(topic, payload, 1, False, "p", 4, 1_700_000_000_000))
+
+
+def position(committed: int) -> ReaderPosition:
+    return ReaderPosition("", 0, StoredPositions(committed, committed))
 
 
 def session(generation: int, client_id: str = "c") -> SessionRow:
@@ -230,15 +236,14 @@ def test_sessions_are_deleted_after_everything_of_the_tick(stores: Stores) -> No
         sessions=[session(1), session(2)],
         subscriptions=[(1, "x", SubscriptionRow("x", 1, 0, 0))],
         queue_rows=[row(1, 131_072, 1), row(2, 65_536, 1)],
-        application_floors={1: ("c", 5), 2: ("c", 5)},
+        application_positions={1: position(5), 2: position(5)},
         deleted_sessions=[1],
         ended_applications=[1],
     )
     state = stores.sessions.load()
     assert [stored.row.generation for stored in state.sessions] == [2]
     assert stores.queue.page(1, 0, 10) == []
-    assert stores.applications.context(1) is None
-    assert stores.applications.context(2) is not None
+    assert [floor.generation for floor in stores.applications.floors()] == [2]
 
 
 def test_released_beats_receiving_and_drop_beats_mark_in_one_tick(stores: Stores) -> None:
@@ -271,7 +276,7 @@ def test_a_full_store_refuses_the_whole_tick_and_recovers(sqlite_stores: Stores)
         subscriptions=[(1, "f", SubscriptionRow("f", 1, 0, 0))],
         wills=[(1, WillRow("c", 0, b"w"))],
         queue_rows=[row(1, 65_536, 1)],
-        application_floors={1: ("c", 1)},
+        application_positions={1: position(1)},
         dispatcher_floor=1,
         generation_reserved=99,
     )
@@ -356,15 +361,13 @@ def test_application_marks_below_the_floor_are_forgotten(stores: Stores) -> None
     stores.write(
         sessions=[session(1)],
         application_marks=[ApplicationMark(1, offset, offset + 1, QueueState.SENT) for offset in (3, 4, 5)],
-        application_floors={1: ("c", 2)},
+        application_positions={1: position(2)},
     )
     stores.write(
-        application_marks=[ApplicationMark(1, 4, 5, QueueState.DONE)], application_floors={1: ("c", 4)}
+        application_marks=[ApplicationMark(1, 4, 5, QueueState.DONE)], application_positions={1: position(4)}
     )
-    context = stores.applications.context(1)
-    assert context is not None
-    assert context.floor_offset == 4
-    assert [(mark.offset, mark.state) for mark in context.marks] == [
+    stored = told(stores, partial(stores.readers.load, 1))
+    assert [(mark.offset, mark.state) for mark in stored.marks] == [
         (4, QueueState.DONE),
         (5, QueueState.SENT),
     ]

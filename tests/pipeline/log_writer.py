@@ -102,13 +102,13 @@ class LogWriter:
     def set_floor(self, generation: int, floor: int) -> None:
         """What the application with this session generation has settled."""
         self.connection.execute(
-            "INSERT OR REPLACE INTO application_context VALUES (?, ?, ?)",
-            (generation, f"app-{generation}", floor),
+            "INSERT OR REPLACE INTO application_position VALUES (?, '', 0, ?, ?, '')",
+            (generation, floor, floor),
         )
 
     def forget(self, generation: int) -> None:
         """The session is gone."""
-        self.connection.execute("DELETE FROM application_context WHERE generation = ?", (generation,))
+        self.connection.execute("DELETE FROM application_position WHERE generation = ?", (generation,))
 
     def add_receipts(self, body: bytes) -> None:
         """One batch of latency samples."""

@@ -25,11 +25,12 @@ from tests.support.stand_in_store import (
 from embermq.access.authentication.identity import Identity
 from embermq.access.authorization.rule_set import RuleSet
 from embermq.access.authorization.settings import AuthorizationSettings
-from embermq.delivery.application.fed_readers import FedReaders, LogPlace
+from embermq.delivery.application.embedded_feeds import EmbeddedFeeds
+from embermq.delivery.application.fed_readers import FedReaders
 from embermq.delivery.application.log_lifecycle import LogLifecycle
+from embermq.delivery.application.log_place import LogPlace, OwnPlace
 from embermq.delivery.application.own_and_shared import OwnAndShared
 from embermq.delivery.application.parking import Parking
-from embermq.delivery.application.reader import ApplicationReaders
 from embermq.delivery.application.readers import ApplicationDelivery
 from embermq.delivery.application.rounds import ROUND_MS
 from embermq.delivery.application.settings import ApplicationSettings
@@ -68,7 +69,6 @@ from embermq.mqtt.wire.packets import (
 )
 from embermq.mqtt.wire.properties import Properties
 from embermq.mqtt.wire.version import ProtocolVersion
-from embermq.ports.application_log import ApplicationEntry
 from embermq.ports.device_queue import DeviceQueueHistory
 from embermq.ports.errors import StoreError
 from embermq.ports.tick_store import Receipt, TickStore
@@ -310,16 +310,11 @@ class HandDrivenBroker:
     def _make_readers(self) -> ApplicationDelivery:
         kafka = self.kafka
         if kafka is None:
-            return ApplicationReaders(self.application_log, self.log, self.bodies, self.parking)
+            feeds = EmbeddedFeeds(self.application_log, self.log, self.bodies)
+            return FedReaders(LogPlace(feeds, StandInReaderPositions(self.store)), self.parking)
         kafka.begin()
         positions = StandInReaderPositions(self.store)
-        place = LogPlace(
-            kafka.feeds,
-            kafka.logs,
-            kafka.progress,
-            positions,
-            kafka.records,
-        )
+        place = LogPlace(kafka.feeds, positions, OwnPlace(kafka.logs, kafka.progress, kafka.records))
         return FedReaders(place, self.parking)
 
     def _with_shared(self, feeds: HandFeeds | None) -> ApplicationDelivery:
@@ -588,10 +583,7 @@ def dispatch(hand: HandDrivenBroker, *, until: int | None = None) -> None:
             offset = batch.base_offset + number
             if log.complete <= offset < end:
                 for stamp in decode_record(frame).stamps:
-                    entry = ApplicationEntry(
-                        offset, stamp.qos, stamp.retain_as_published, stamp.subscription_identifiers
-                    )
-                    log.entries[stamp.generation].append(entry)
+                    log.entries[stamp.generation].append(offset)
     log.complete = end
     hand.applications.poll()
     hand.settle()

@@ -21,12 +21,7 @@ from embermq.model.session import RetainedRow, SessionRow, SubscriptionRow, Will
 from embermq.model.session_cursor import SessionCursor
 from embermq.model.session_writes import QUEUE_SEQ_STEP, QueueMark, QueueRow, QueueState, SessionWrites
 from embermq.model.tick_writes import ApplicationMark, TickWrites
-from embermq.ports.application_log import (
-    ApplicationContext,
-    ApplicationEntry,
-    ApplicationFloor,
-    ApplicationLog,
-)
+from embermq.ports.application_log import ApplicationFloor, ApplicationLog
 from embermq.ports.device_queue import DeviceQueue, DeviceQueueHistory, Rows, Sizes
 from embermq.ports.errors import StoreError
 from embermq.ports.message_log import LogBatch, LogStatistics, MessageLog
@@ -50,7 +45,6 @@ class StandInStore(TickStore):
         self.retained: dict[str, RetainedRow] = {}
         self.queue: dict[tuple[int, int], QueueRow] = {}
         self.marks: dict[tuple[int, int], ApplicationMark] = {}
-        self.floors: dict[int, tuple[str, int]] = {}
         self.positions: dict[int, ReaderPosition] = {}
         self.parked: dict[tuple[int, int], ParkedMessage] = {}
         self.batches: list[tuple[int, list[bytes], int]] = []
@@ -226,14 +220,10 @@ class StandInStore(TickStore):
             self.marks[mark.generation, mark.offset] = msgspec.structs.replace(
                 before, packet_id=mark.packet_id, state=mark.state
             )
-        for generation, (client_id, floor) in writes.application_floors.items():
-            self.floors[generation] = (client_id, floor)
-            self._settle_below(generation, floor)
         for generation, position in writes.application_positions.items():
             self.positions[generation] = position
             self._settle_below(generation, position.positions.committed_offset)
         for generation in writes.ended_applications:
-            self.floors.pop(generation, None)
             self.parked = {key: kept for key, kept in self.parked.items() if key[0] != generation}
             self._forget_reader(generation)
 
@@ -379,27 +369,24 @@ class StandInApplicationLog(ApplicationLog):
 
     def __init__(self, store: StandInStore) -> None:
         self._store = store
-        self.entries: dict[int, list[ApplicationEntry]] = defaultdict(list)
+        self.entries: dict[int, list[int]] = defaultdict(list)
         self.complete = 0
 
     def complete_offset(self) -> int:
         return self.complete
 
-    def read(self, generation: int, from_offset: int, limit: int) -> list[ApplicationEntry]:
-        entries = [entry for entry in self.entries[generation] if from_offset <= entry.offset < self.complete]
-        return sorted(entries, key=lambda entry: entry.offset)[:limit]
-
-    def context(self, generation: int) -> ApplicationContext | None:
-        floor = self._store.floors.get(generation)
-        if floor is None:
-            return None
-        marks = [mark for key, mark in self._store.marks.items() if key[0] == generation]
-        return ApplicationContext(floor[1], tuple(sorted(marks, key=lambda mark: mark.offset)))
+    def read(self, generation: int, from_offset: int, limit: int) -> list[int]:
+        return sorted(at for at in self.entries[generation] if from_offset <= at < self.complete)[:limit]
 
     def floors(self) -> list[ApplicationFloor]:
+        sessions = self._store.sessions
         return [
-            ApplicationFloor(client_id, generation, floor)
-            for generation, (client_id, floor) in sorted(self._store.floors.items())
+            ApplicationFloor(
+                sessions[generation].client_id if generation in sessions else str(generation),
+                generation,
+                position.positions.committed_offset,
+            )
+            for generation, position in sorted(self._store.positions.items())
         ]
 
 

@@ -31,11 +31,12 @@ from embermq.app.memory import memory_bytes, with_memory_limits
 from embermq.app.message_archive import read_archive
 from embermq.app.session_store import SessionSide, open_session_store
 from embermq.app.settings import SQLITE
+from embermq.delivery.application.embedded_feeds import EmbeddedFeeds
 from embermq.delivery.application.fed_readers import FedReaders
 from embermq.delivery.application.log_lifecycle import LogLifecycle
+from embermq.delivery.application.log_place import LogPlace
 from embermq.delivery.application.own_and_shared import OwnAndShared
 from embermq.delivery.application.parking import Parking
-from embermq.delivery.application.reader import ApplicationReaders
 from embermq.delivery.application.readers import ApplicationDelivery
 from embermq.delivery.application.shared_readers import SharedReaders
 from embermq.delivery.device.path import DevicePath
@@ -55,6 +56,7 @@ from embermq.ports.application_log import ApplicationLog
 from embermq.ports.dead_letter_alerts import DeadLetterAlerts
 from embermq.ports.errors import StoreError
 from embermq.ports.queue_store import QueueStore
+from embermq.ports.reader_positions import ReaderPositions
 from embermq.ports.sessions import StoredState
 from embermq.ports.tick_store import TickStore
 from embermq.queues.mqtt.mqtt_queues import MqttQueues
@@ -127,10 +129,10 @@ def open_embedded(
     device = DevicePath(side.queue, settings.device)
     bodies = SqliteParkedBodies(data_dir)
     parking = Parking(settings.application, SqliteParkedMessages(reader))
-    fed = log_side.feed_applications(SqliteReaderPositions(reader), parking)
-    embedded = ApplicationReaders(application_log, log_side.log, bodies, parking)
+    feeds = EmbeddedFeeds(application_log, log_side.log, bodies)
+    fed = _feed_applications(log_side, feeds, SqliteReaderPositions(reader), parking)
     shared = log_side.share_applications(SqliteSharedGroups(reader), parking)
-    delivery = DurablePath(device, _with_shared(embedded if fed is None else fed, shared))
+    delivery = DurablePath(device, _with_shared(fed, shared))
     broker = _make_broker(settings, delivery, rules, tick)
     state = broker.state
     queue_store = _open_queue_store(settings, data_dir, reader, log_side, post)
@@ -265,6 +267,14 @@ def _call_all(calls: Iterable[Callable[[], None]]) -> None:
         call()
 
 
+def _feed_applications(
+    log_side: LogSide, embedded: EmbeddedFeeds, store: ReaderPositions, parking: Parking
+) -> FedReaders:
+    """Delivery from logs beside the message log, or from those that are a part of it."""
+    fed = log_side.feed_applications(store, parking)
+    return FedReaders(LogPlace(embedded, store), parking) if fed is None else fed
+
+
 def _with_shared(own: ApplicationDelivery, shared: SharedReaders | None) -> ApplicationDelivery:
     return own if shared is None else OwnAndShared(own, shared)
 
@@ -282,13 +292,13 @@ def _begin_logs(
     settings: Settings,
     log_side: LogSide,
     state: BrokerState,
-    readers: FedReaders | None,
+    readers: FedReaders,
     shared: SharedReaders | None,
     *,
     is_first_run: bool,
 ) -> LogLifecycle | None:
     """Logs of APPLICATION clients that are beside the message log; None where they are a part of it."""
-    if log_side.application_logs is None or readers is None:
+    if log_side.application_logs is None:
         return None
     names = ApplicationLogNames(settings.kafka.prefix)
     life = LogLifecycle(state, log_side.application_logs, names)

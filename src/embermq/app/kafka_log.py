@@ -26,7 +26,8 @@ from embermq.adapters.sqlite.log_state import Post, SqliteLogState
 from embermq.app.config import Settings
 from embermq.app.log_side import LogSide, RetainedLog
 from embermq.app.store_addresses import kafka_address
-from embermq.delivery.application.fed_readers import FedReaders, LogPlace
+from embermq.delivery.application.fed_readers import FedReaders
+from embermq.delivery.application.log_place import LogPlace, OwnPlace
 from embermq.delivery.application.parking import Parking
 from embermq.delivery.application.shared_readers import SharedPlace, SharedReaders
 from embermq.durability.log_apart.retention import NoEntries, PublishedReaders
@@ -185,7 +186,7 @@ class KafkaLogSide(LogSide):
         address, kafka = self._admin.address, self._settings.kafka
         feeds = self._feeds = KafkaApplicationFeeds(address, kafka, self._post, failures=self._failures)
         records = KafkaSourceRecords(address, kafka, self._topic.name, self._post, self._failures)
-        place = LogPlace(feeds, self._applications, self.progress, store, records)
+        place = LogPlace(feeds, store, OwnPlace(self._applications, self.progress, records))
         return FedReaders(place, parking)
 
     def share_applications(self, store: SharedGroups, parking: Parking) -> SharedReaders:

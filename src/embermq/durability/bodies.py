@@ -18,10 +18,7 @@ class Bodies:
         log: MessageLog,
         parked: ParkedBodies,
         generation: int,
-        damaged: Callable[[str], None] | None = None,
     ) -> None:
-        """`damaged` is told of records that are."""
-        self._damaged = damaged
         self._log = log
         self._parked = parked
         self._generation = generation
@@ -29,8 +26,11 @@ class Bodies:
         self._base = 0
         self._ahead: list[LogBatch] = []
 
-    def get(self, offset: int) -> tuple[LogRecord, bytes] | None:
-        """The record at an offset and its encoded form; None when nobody has it any more, or it is damaged."""
+    def get(
+        self, offset: int, damaged: Callable[[str], None] | None = None
+    ) -> tuple[LogRecord, bytes] | None:
+        """The record at an offset and its encoded form; None when nobody has it any more, or it is damaged:
+        `damaged` is told then."""
         if self._base <= offset < self._base + len(self._frames) or self._load(offset):
             frame: bytes | None = self._frames[offset - self._base]
         else:
@@ -38,10 +38,8 @@ class Bodies:
         try:
             return None if frame is None else (decode_record(frame), frame)
         except RecordError as error:
-            if self._damaged is not None:
-                self._damaged(
-                    f"offset {offset} of the message log, topic {readable_topic(frame or b'')}: {error}"
-                )
+            if damaged is not None:
+                damaged(f"offset {offset} of the message log, topic {readable_topic(frame or b'')}: {error}")
             return None
 
     def _load(self, offset: int) -> bool:

@@ -183,7 +183,7 @@ class Retention:
                 if start >= target:
                     break
                 entries = self._applications.read(floor.generation, start, PARK_ENTRIES)
-                wanted = [entry.offset for entry in entries if entry.offset < target]
+                wanted = [offset for offset in entries if offset < target]
                 found = [(offset, bodies.get(offset)) for offset in wanted]
                 start = wanted[-1] + 1 if len(wanted) == PARK_ENTRIES else target
                 self._parked.put(

@@ -18,9 +18,9 @@ from embermq.model.writes import Writes
 
 
 class ApplicationMark(Struct, frozen=True, gc=False):
-    """State of one application log entry above the session's floor (`QueueState` without QUEUED). Of a log in a store
-    of its own SENT says where the record stands in the message log (`source`, a position), -1 when that is not known;
-    what follows of the same entry leaves that as it is."""
+    """State of one application log entry above the session's floor (`QueueState` without QUEUED). SENT says where the
+    record stands in the message log (`source`, a position), -1 when that is not known; what follows of the same entry
+    leaves that as it is."""
 
     generation: int
     offset: int
@@ -41,12 +41,10 @@ class TickWrites(Writes):
     records: list[bytes] = field(default_factory=list)
     session: SessionWrites = field(default_factory=SessionWrites)
     application_marks: list[ApplicationMark] = field(default_factory=list)
-    application_floors: dict[int, tuple[str, int]] = field(default_factory=dict)
-    """generation -> (client id, offset below which every entry is settled)."""
     restarted_applications: list[int] = field(default_factory=list)
     """Generations whose log in a store of its own is another one now: what is known of the one before goes."""
     application_positions: dict[int, ReaderPosition] = field(default_factory=dict)
-    """generation -> where the reader of a log in a store of its own stands; marks below are settled."""
+    """generation -> where the reader of its log stands; marks below are settled."""
     application_synced: bool = False
     """Of the marks and positions here some must outlive a loss of power: those of QoS 2, and those that the log is
     trimmed by. Without the others QoS 1 messages come again."""
@@ -69,8 +67,6 @@ class TickWrites(Writes):
     def cap_offsets(self, log_end: int) -> set[int]:
         """After a failed commit: offsets that counted on its records become the end of the log at most. Returns the
         generations whose subscriptions were changed."""
-        for generation, (client_id, floor) in self.application_floors.items():
-            self.application_floors[generation] = (client_id, min(floor, log_end))
         return self.session.cap_offsets(log_end)
 
     def is_log_part_empty(self) -> bool:
@@ -78,7 +74,6 @@ class TickWrites(Writes):
         return not (
             self.records
             or self.application_marks
-            or self.application_floors
             or self.restarted_applications
             or self.application_positions
             or self.parked
@@ -96,7 +91,6 @@ class TickWrites(Writes):
         return not (
             self.application_synced
             or self.records
-            or self.application_floors
             or self.restarted_applications
             or self.parked
             or self.ended_applications

@@ -5,7 +5,7 @@ been released, and one batch more: one who does not release is not read on, and 
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Protocol
 
 from msgspec import Struct
@@ -23,8 +23,8 @@ def unknown(_partition: int) -> StoredPositions | None:
 
 class FeedEntry(Struct, frozen=True, gc=False):
     """One record at `offset` of a log's partition; `source` is its position in the message log. `size` in bytes is what
-    it counts until it is released. `record` is None for what cannot be understood: `problem` says why. `is_moved`:
-    it stood in another partition of the log, which nobody reads."""
+    it counts until it is released. `record` is None for what is not there any more, and for what cannot be understood:
+    `problem` says why then. `is_moved`: it stood in another partition of the log, which nobody reads."""
 
     offset: int
     size: int
@@ -60,11 +60,20 @@ class SharedTaker(FeedTaker, Protocol):
 
 
 class ApplicationFeed(ABC):
-    """One log that is being read for one client."""
+    """One log that is being read for one client. It brings entries by itself, or has them when it is asked."""
 
     @abstractmethod
     def release(self, size: int) -> None:
         """So many bytes of entries are needed no more."""
+
+    @property
+    def has_more(self) -> bool:
+        """Whether there is something to `pull`."""
+        return False
+
+    def pull(self, limit: int) -> tuple[list[FeedEntry], int]:
+        """The next entries, at most so many, and the offset below which everything has come."""
+        raise NotImplementedError
 
     @abstractmethod
     def close(self) -> None:
@@ -85,6 +94,15 @@ class ApplicationFeeds(ABC):
     @abstractmethod
     def open(self, log: str, starts: Mapping[int, int], taker: FeedTaker) -> ApplicationFeed:
         """Read partitions of a log from these offsets on."""
+
+    def fetch(self, log: str, offsets: Collection[int]) -> Mapping[int, FeedEntry] | None:
+        """The entries at these offsets of a log with one partition; None when a log can only be read through. Raises
+        StoreError."""
+        return None
+
+    def look(self) -> bool:
+        """Called now and then; whether feeds may have more since."""
+        return False
 
     @property
     @abstractmethod

@@ -4,17 +4,6 @@ from abc import ABC, abstractmethod
 
 from msgspec import Struct
 
-from embermq.model.tick_writes import ApplicationMark
-
-
-class ApplicationEntry(Struct, frozen=True, gc=False):
-    """One record that the application wants: its offset in the message log and what was stamped on it."""
-
-    offset: int
-    qos: int
-    retain_as_published: bool
-    identifiers: tuple[int, ...]
-
 
 class ApplicationFloor(Struct, frozen=True):
     """Below `floor_offset` the session needs nothing any more."""
@@ -22,14 +11,6 @@ class ApplicationFloor(Struct, frozen=True):
     client_id: str
     generation: int
     floor_offset: int
-
-
-class ApplicationContext(Struct, frozen=True):
-    """The progress of a session in its log: all entries below `floor_offset` are settled; `marks` are those above
-    it."""
-
-    floor_offset: int
-    marks: tuple[ApplicationMark, ...]
 
 
 class ApplicationLog(ABC):
@@ -44,12 +25,9 @@ class ApplicationLog(ABC):
         """Every record of the message log below this offset is in the application logs that want it."""
 
     @abstractmethod
-    def read(self, generation: int, from_offset: int, limit: int) -> list[ApplicationEntry]:
-        """At most `limit` entries at or after `from_offset`, below `complete_offset`."""
-
-    @abstractmethod
-    def context(self, generation: int) -> ApplicationContext | None:
-        """What ticks stored of the reader's state; None when there is nothing yet."""
+    def read(self, generation: int, from_offset: int, limit: int) -> list[int]:
+        """The offsets, in the message log, of at most `limit` records that the application wants, at or after
+        `from_offset` and below `complete_offset`."""
 
     @abstractmethod
     def floors(self) -> list[ApplicationFloor]:

@@ -306,9 +306,6 @@ class Connecting:
         session = Session(row, persistent=expiry_s > 0)
         state.sessions.add(session)
         state.quotas.begins(session)
-        if session.is_application:
-            floor = (client_id, state.offset_next)
-            state.tick.writes.application_floors[session.generation] = floor
         return session
 
     def remove(self, session: Session, durable: Callable[[], None]) -> None:

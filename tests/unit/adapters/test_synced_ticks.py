@@ -28,7 +28,6 @@ MARK = ApplicationMark(7, 3, 1, QueueState.SENT)
 PLACE = ReaderPosition("log", 1, StoredPositions(1, 3, ()))
 OTHERS: dict[str, Any] = {
     "records": [b"x"],
-    "application_floors": {7: ("a", 3)},
     "restarted_applications": [7],
     "application_synced": True,
     "parked": [ParkedEnd(7, 1)],

@@ -12,7 +12,6 @@ from embermq.model.client_type import ClientType
 from embermq.model.session_writes import QueueState
 from embermq.mqtt.wire.packets import Puback, Pubcomp, Publish, Pubrec, Pubrel, Subscribe, Subscription
 from embermq.mqtt.wire.properties import Properties
-from embermq.ports.application_log import ApplicationEntry
 from embermq.ports.errors import StoreError
 
 APPLICATION = ClientType.APPLICATION
@@ -40,10 +39,8 @@ def an_application(hand: HandDrivenBroker, **options: object) -> tuple[HandLink,
 def floor(hand: HandDrivenBroker) -> int:
     if hand.kafka is not None:
         hand.passes(s=2)
-        (position,) = hand.store.positions.values()
-        return position.positions.committed_offset
-    ((_, offset),) = hand.store.floors.values()
-    return offset
+    (position,) = hand.store.positions.values()
+    return position.positions.committed_offset
 
 
 @pytest.mark.promise("application-3", "application-4")
@@ -223,7 +220,7 @@ def test_a_record_that_only_the_parking_place_has_is_delivered(embedded: HandDri
     publisher.publishes("t", b"3", first_id=9)
     embedded.settle()
     log = embedded.application_log
-    log.entries[generation] = [ApplicationEntry(offset, 1, False, ()) for offset in range(3)]
+    log.entries[generation] = [0, 1, 2]
     log.complete = 3
     embedded.applications.poll()
     embedded.settle()
@@ -256,11 +253,11 @@ def test_logs_that_cannot_be_read_for_a_while_lose_and_repeat_nothing(
     (batch,) = embedded.log.read(0, records_max=9, bytes_max=2**20)
     dispatched = list(iter_frames(batch.body))
     embedded.bodies.put(generation, list(enumerate(dispatched)), 5)
-    embedded.application_log.entries[generation] = [ApplicationEntry(n, 1, False, ()) for n in range(5)]
+    embedded.application_log.entries[generation] = list(range(5))
     publisher.publishes("other", b"x", first_id=90)
     embedded.settle()
 
-    def fails(*_: object) -> None:
+    def fails(*_: object, **_options: object) -> None:
         raise StoreError("cannot read it now")
 
     with monkeypatch.context() as broken:
@@ -288,11 +285,11 @@ def test_who_returns_while_its_log_cannot_be_read_comes_again(
     application.drops()
     embedded.settle()
 
-    def fails(*_: object) -> None:
+    def fails(*_: object, **_options: object) -> None:
         raise StoreError("cannot read it now")
 
     with monkeypatch.context() as broken:
-        broken.setattr(embedded.application_log, "read", fails)
+        broken.setattr(embedded.log, "read", fails)
         refused = embedded.keeps("app", client_type=APPLICATION)
         assert refused.closing
         assert refused.messages == []

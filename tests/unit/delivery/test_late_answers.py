@@ -12,7 +12,7 @@ from tests.support.hand_kafka import HandKafka
 from tests.support.stand_in_shared import HandFeeds, HandLogs
 from tests.support.stand_in_store import StandInParkedMessages
 
-from embermq.delivery.application.reader import ApplicationReaders
+from embermq.delivery.application.fed_readers import FedReaders
 from embermq.model.client_type import ClientType
 from embermq.mqtt.wire.packets import Connack, Pubrec, Pubrel, Subscribe, Subscription
 from embermq.mqtt.wire.version import ProtocolVersion
@@ -96,7 +96,7 @@ def test_a_parked_message_is_sent_when_it_is_read(monkeypatch: pytest.MonkeyPatc
     session = hand.state.sessions["app"]
     (delivery,) = session.window.values()
     readers = hand.applications
-    assert isinstance(readers, ApplicationReaders)
+    assert isinstance(readers, FedReaders)
     readers._window.give_up(readers._readers[session], [delivery], keep=True)
     application.drops()
     hand.settle()

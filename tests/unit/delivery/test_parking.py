@@ -75,11 +75,8 @@ def parked(hand: HandDrivenBroker) -> list[tuple[int, ParkedStage]]:
 
 def floor(hand: HandDrivenBroker) -> int:
     """Below which offset all is settled; all records are for the application."""
-    if hand.kafka is not None:
-        (position,) = hand.store.positions.values()
-        return position.positions.committed_offset
-    ((_, offset),) = hand.store.floors.values()
-    return offset
+    (position,) = hand.store.positions.values()
+    return position.positions.committed_offset
 
 
 @pytest.fixture

@@ -12,14 +12,18 @@ from tests.support.stand_in_store import (
 
 from embermq.durability.retention import Retention, RetentionLimits, RetentionState
 from embermq.formats.log_record import encode_record
+from embermq.model.application_positions import ReaderPosition, StoredPositions
 from embermq.model.message import Message
 from embermq.model.tick_writes import TickWrites
-from embermq.ports.application_log import ApplicationEntry
 from embermq.ports.log_readers import LogReader, LogReaders
 
 RECORDS = 100
 RECORD = encode_record(Message("t", b"x" * 100, 1, False, "p", 4, 0))
 FAR = 10**12
+
+
+def position(committed: int) -> ReaderPosition:
+    return ReaderPosition("", 0, StoredPositions(committed, committed))
 
 
 class Readers(LogReaders):
@@ -57,10 +61,8 @@ class House:
         self.store.commit()
 
     def application(self, generation: int, floor: int, complete: int = RECORDS) -> None:
-        self.tick(TickWrites(application_floors={generation: (f"app{generation}", floor)}))
-        self.applications.entries[generation] = [
-            ApplicationEntry(offset, 1, False, ()) for offset in range(floor, RECORDS)
-        ]
+        self.tick(TickWrites(application_positions={generation: position(floor)}))
+        self.applications.entries[generation] = list(range(floor, RECORDS))
         self.applications.complete = complete
 
     def run(self, *expected: str, floor: int = RECORDS, now_ms: int = RECORDS * 1_000) -> RetentionState:
@@ -121,7 +123,7 @@ def test_past_the_pin_limit_bodies_are_parked_and_the_log_goes_on() -> None:
     parked = house.parked.records[1]
     assert sorted(parked) == list(range(10, min(parked) + len(parked)))
     assert max(parked) + 1 >= house.start
-    house.tick(TickWrites(application_floors={1: ("app1", RECORDS)}))
+    house.tick(TickWrites(application_positions={1: position(RECORDS)}))
     house.run()
     assert house.parked.logs() == []
 
@@ -184,7 +186,7 @@ def test_an_application_that_stays_behind_keeps_only_what_it_has_not_settled() -
     house = House(age_ms=0, pin_bytes=len(RECORD) * 20)
     house.application(1, 10)
     house.run()
-    house.tick(TickWrites(application_floors={1: ("app1", 50)}))
+    house.tick(TickWrites(application_positions={1: position(50)}))
     house.run()
     assert min(house.parked.records[1]) == 50
     (log,) = house.parked.logs()

@@ -8,6 +8,7 @@ from tests.support.held_sessions import HeldSessions, table
 from tests.unit.durability.behind import generation, subscriber
 
 from embermq.durability.split.store import SplitStore
+from embermq.model.application_positions import ReaderPosition, StoredPositions
 from embermq.model.client_type import ClientType
 from embermq.mqtt.wire.packets import (
     Connack,
@@ -427,13 +428,13 @@ def test_the_log_of_an_application_that_was_never_stored_goes_at_start(
     hand: HandDrivenBroker, sessions: HeldSessions
 ) -> None:
     hand.keeps("stays", client_type=ClientType.APPLICATION)
-    sessions.held = True
-    hand.keeps("never", client_type=ClientType.APPLICATION)
+    lost = hand.state.new_generation()
+    hand.state.tick.writes.application_positions[lost] = ReaderPosition("", 0, StoredPositions())
     hand.settle()
     assert len(hand.application_log.floors()) == 2
     hand = hand.restarted()
     hand.settle()
-    assert [floor.client_id for floor in hand.application_log.floors()] == ["stays"]
+    assert [floor.generation for floor in hand.application_log.floors()] == [generation(hand, "stays")]
 
 
 def test_no_generation_is_given_twice_when_the_log_is_new(sessions: HeldSessions) -> None:

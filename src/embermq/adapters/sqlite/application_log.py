@@ -1,19 +1,12 @@
 """Reading application logs (the pipeline's applications.db) and reader states (broker.db)."""
 
 import sqlite3
-import struct
 from pathlib import Path
 from typing import Any
 
 from embermq.adapters.sqlite.connection import open_reader, to_store_error
 from embermq.formats.pipeline_files import newer_file
-from embermq.model.tick_writes import ApplicationMark
-from embermq.ports.application_log import (
-    ApplicationContext,
-    ApplicationEntry,
-    ApplicationFloor,
-    ApplicationLog,
-)
+from embermq.ports.application_log import ApplicationFloor, ApplicationLog
 from embermq.ports.errors import StoreUnavailable
 
 BUSY_TIMEOUT_MS = 10
@@ -33,33 +26,20 @@ class SqliteApplicationLog(ApplicationLog):
         rows = self._rows("SELECT next_offset FROM progress WHERE reader = 'dispatch'", ())
         return int(rows[0][0]) if rows else 0
 
-    def read(self, generation: int, from_offset: int, limit: int) -> list[ApplicationEntry]:
+    def read(self, generation: int, from_offset: int, limit: int) -> list[int]:
         rows = self._rows(
-            'SELECT "offset", flags, identifiers FROM application_log WHERE generation = ? AND "offset" >= ?'
+            'SELECT "offset" FROM application_log WHERE generation = ? AND "offset" >= ?'
             " AND \"offset\" < COALESCE((SELECT next_offset FROM progress WHERE reader = 'dispatch'), 0)"
             ' ORDER BY "offset" LIMIT ?',
             (generation, from_offset, limit),
         )
-        return [
-            ApplicationEntry(offset, flags & 3, bool(flags & 4), struct.unpack(f">{len(ids) // 4}I", ids))
-            for offset, flags, ids in rows
-        ]
-
-    def context(self, generation: int) -> ApplicationContext | None:
-        row = self._broker.execute(
-            "SELECT floor_offset FROM application_context WHERE generation = ?", (generation,)
-        ).fetchone()
-        if row is None:
-            return None
-        marks = self._broker.execute(
-            'SELECT generation, "offset", packet_id, state FROM application_inflight WHERE generation = ?'
-            ' ORDER BY "offset"',
-            (generation,),
-        )
-        return ApplicationContext(row[0], tuple(ApplicationMark(*mark) for mark in marks))
+        return [offset for (offset,) in rows]
 
     def floors(self) -> list[ApplicationFloor]:
-        rows = self._broker.execute("SELECT client_id, generation, floor_offset FROM application_context")
+        rows = self._broker.execute(
+            "SELECT COALESCE(client_id, CAST(generation AS TEXT)), generation, committed_offset"
+            " FROM application_position LEFT JOIN session USING (generation)"
+        )
         return [ApplicationFloor(*row) for row in rows]
 
     def close(self) -> None:

@@ -13,7 +13,7 @@ ON CONFLICT (generation, "offset") DO UPDATE SET packet_id = excluded.packet_id,
 """
 """Where the record stands was said when it was sent."""
 _READER = ("application_inflight", "application_position")
-_ALL = (*_READER, "parked_message", "application_context")
+_ALL = (*_READER, "parked_message")
 
 
 def apply_to_applications(connection: sqlite3.Connection, writes: TickWrites) -> None:
@@ -25,19 +25,15 @@ def apply_to_applications(connection: sqlite3.Connection, writes: TickWrites) ->
             _MARK,
             [astuple(mark) for mark in writes.application_marks],
         )
-    for generation, (client_id, floor) in writes.application_floors.items():
-        connection.execute(
-            "INSERT INTO application_context VALUES (?, ?, ?)"
-            " ON CONFLICT DO UPDATE SET floor_offset = excluded.floor_offset",
-            (generation, client_id, floor),
-        )
-        _settle_below(connection, generation, floor)
     for generation, position in writes.application_positions.items():
         connection.execute(
             "INSERT OR REPLACE INTO application_position VALUES (?, ?, ?, ?, ?, ?)",
             (generation, *_columns(position)),
         )
-        _settle_below(connection, generation, position.positions.committed_offset)
+        connection.execute(
+            'DELETE FROM application_inflight WHERE generation = ? AND "offset" < ?',
+            (generation, position.positions.committed_offset),
+        )
     if writes.ended_applications:
         _forget(connection, _ALL, writes.ended_applications)
 
@@ -50,12 +46,6 @@ def _columns(position: ReaderPosition) -> tuple[str | int, ...]:
         found.base_offset,
         found.committed_offset,
         encode_floors(found.floors),
-    )
-
-
-def _settle_below(connection: sqlite3.Connection, generation: int, floor: int) -> None:
-    connection.execute(
-        'DELETE FROM application_inflight WHERE generation = ? AND "offset" < ?', (generation, floor)
     )
 
 

@@ -65,8 +65,8 @@ CREATE TABLE IF NOT EXISTS device_queue (
 -- Done rows wait here for the dispatcher's floor to pass them: a repeat of their record is then known.
 CREATE INDEX IF NOT EXISTS device_queue_done ON device_queue ("offset") WHERE state = 3;
 
--- Entries of application logs above the floor that are sent, released or done out of order. source: of what is sent from
--- a log in Kafka, its position in the message log; -1 otherwise.
+-- Entries of application logs at and above committed_offset that are sent, released or done out of order. source: of
+-- what is sent, its position in the message log.
 CREATE TABLE IF NOT EXISTS application_inflight (
     generation       INTEGER NOT NULL,
     "offset"         INTEGER NOT NULL,
@@ -76,16 +76,9 @@ CREATE TABLE IF NOT EXISTS application_inflight (
     PRIMARY KEY (generation, "offset")
 ) WITHOUT ROWID;
 
--- Where each application has read to: every entry of its log below floor_offset is settled. The pipeline reads
--- this table to trim the application logs, and drops the log of a generation that is no longer here.
-CREATE TABLE IF NOT EXISTS application_context (
-    generation   INTEGER PRIMARY KEY,
-    client_id    TEXT    NOT NULL,
-    floor_offset INTEGER NOT NULL
-);
-
--- Where readers stand in application logs in Kafka, which "offset"s in application_inflight belong to then. log_id: the
--- topic that the offsets are of; floors: source partition:offset, joined with commas.
+-- Where readers stand in application logs: everything below committed_offset is settled. log_id: the log in Kafka that
+-- the offsets are of, '' for positions in the embedded log; floors: source partition:offset, joined with commas. The
+-- pipeline reads this table to trim embedded logs, and drops the log of a generation that is no longer here.
 CREATE TABLE IF NOT EXISTS application_position (
     generation       INTEGER PRIMARY KEY,
     log_id           TEXT    NOT NULL,

@@ -49,6 +49,9 @@ class FedLane(LogLane):
     def unreadable(self, offset: int, problem: str) -> None:
         """A record of its log cannot be understood: it is passed over."""
 
+    def vanished(self) -> None:
+        """A record of its log is not there any more: it is passed over."""
+
     def receive(self, entries: list[FeedEntry]) -> int:
         """Sort out what has come; returns the bytes of what is not to be sent."""
         freed = 0
@@ -67,8 +70,10 @@ class FedLane(LogLane):
         at, source = entry.offset, entry.source
         if entry.record is None or source is None:
             self.positions.skip(at)
-            if at >= self.resumed_to:
+            if at >= self.resumed_to and (entry.problem or source is None):
                 self.unreadable(at, entry.problem or "it does not say where it comes from")
+            elif at >= self.resumed_to:
+                self.vanished()
             return None
         packed = self.wanted(entry)
         if packed is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from embermq.delivery.application.fed_lane import FedLane
-from embermq.delivery.application.positions import Positions
+from embermq.delivery.application.positions import Positions, SourceOffsets
 from embermq.delivery.application.start_position import StartPosition
 from embermq.delivery.application.window import PackEntry
 from embermq.model.session_writes import QueueState
@@ -15,6 +15,9 @@ from embermq.sessions.session import Delivery, Session
 
 class ReaderOwner(Protocol):
     """Whose reader it is."""
+
+    offsets_are_sources: bool
+    """Offsets of the log are positions in the message log."""
 
     def came(self, reader: FedReader) -> None:
         """Something may wait in it now."""
@@ -37,8 +40,11 @@ class FedReader(FedLane, FeedTaker):
     def __init__(self, owner: ReaderOwner, session: Session, log: str, standing: StartPosition) -> None:
         stored, marks = standing.place.positions, standing.marks
         settled = (mark.offset for mark in marks if mark.state == QueueState.DONE)
-        super().__init__(session, log, Positions(stored, settled))
+        positions = SourceOffsets if owner.offsets_are_sources else Positions
+        super().__init__(session, log, positions(stored, settled))
         self.resumed_to = self.next_offset = max([self.floor, *(mark.offset + 1 for mark in marks)])
+        if owner.offsets_are_sources:
+            self.read_to = self.resumed_to
         self._owner = owner
         self.place = standing.place
         """What was stored when it began."""
@@ -62,11 +68,25 @@ class FedReader(FedLane, FeedTaker):
             self.feed.release(freed)
         self._owner.came(self)
 
+    def pull(self, limit: int) -> None:
+        """Ask for what is there, until something waits for the client."""
+        while self.feed.has_more and not self.waiting:
+            entries, end = self.feed.pull(limit)
+            if entries:
+                self.receive(entries)
+            if end == self.read_to and not entries:
+                return  # it cannot be read now
+            self.read_to = max(self.read_to, end)
+            self.follow()
+
     def gone(self, reason: str) -> None:
         self._owner.gone(self, reason)
 
     def unreadable(self, offset: int, problem: str) -> None:
         self._owner.unreadable(self, offset, problem)
+
+    def vanished(self) -> None:
+        self._owner.missed(self, 1)
 
     def wanted(self, entry: FeedEntry) -> PackEntry | None:
         return None if entry.source in self.known else self.stamped(entry)

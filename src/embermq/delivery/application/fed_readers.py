@@ -1,8 +1,9 @@
-"""Delivery from application logs in a store of their own, which brings the records by itself.
+"""Delivery from the application logs of clients.
 
 A client is let in when its log is there and what it has not acknowledged has been read again. Then it is read for from
-its base on (`positions`). What comes waits until the client may have it; as long as it waits the feed counts it, and
-brings no more than its limit: a client that takes nothing is not read for.
+its base on (`positions`). What a feed brings waits until the client may have it; as long as it waits the feed counts
+it, and brings no more than its limit: a client that takes nothing is not read for. A feed that brings nothing is asked
+when there is room.
 """
 
 from __future__ import annotations
@@ -11,14 +12,12 @@ import logging
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Protocol
-
-from msgspec import Struct
 
 from embermq.delivery.application.fed_lane import FedLane
 from embermq.delivery.application.fed_reader import FedReader
 from embermq.delivery.application.lane import NOTHING, LogLane
 from embermq.delivery.application.log_lifecycle import CommittedFound
+from embermq.delivery.application.log_place import LogPlace, LogProvider, PartOfLog
 from embermq.delivery.application.marked_records import CutSearch, MarkedRecords
 from embermq.delivery.application.parking import Parking
 from embermq.delivery.application.readers import ApplicationDelivery
@@ -38,12 +37,11 @@ from embermq.model.position import offset_of, partition_of
 from embermq.model.session_writes import QueueState
 from embermq.model.tick_writes import ApplicationMark
 from embermq.mqtt.wire.reason_codes import ReasonCode
-from embermq.ports.application_feed import ApplicationFeeds, FeedEntry
-from embermq.ports.application_logs import ApplicationLogs, FoundLog, Place
+from embermq.ports.application_feed import FeedEntry
+from embermq.ports.application_logs import FoundLog, Place
 from embermq.ports.errors import StoreError
-from embermq.ports.pipeline_progress import PipelineProgress
-from embermq.ports.reader_positions import ReaderPositions, StoredReader
-from embermq.ports.source_records import FoundRecords, SourceRecords
+from embermq.ports.reader_positions import StoredReader
+from embermq.ports.source_records import FoundRecords
 from embermq.sessions.session import Delivery, Session
 from embermq.sessions.state import BrokerState
 
@@ -59,34 +57,15 @@ FETCHED_KEPT_MS = 60_000
 """How long records of the message log are kept for a client that did not wait for them."""
 
 
-class LogProvider(Protocol):
-    """Makes sure that a session's log is there."""
-
-    def name(self, session: Session) -> str:
-        """What it is called."""
-
-    def recall(self, session: Session, then: Callable[[FoundLog], None]) -> None:
-        """`then` is called once when the log can be read and written; not at all when it cannot be had."""
-
-
-class LogPlace(Struct, frozen=True):
-    """What readers stand on."""
-
-    feeds: ApplicationFeeds
-    logs: ApplicationLogs
-    progress: PipelineProgress
-    store: ReaderPositions
-    records: SourceRecords
-
-
 class FedReaders(ApplicationDelivery):
-    """All readers of this broker. `life` is set before the first client comes."""
+    """All readers of this broker. `life` is set before the first client comes, where logs have a place of their own."""
 
     life: LogProvider
 
     def __init__(self, place: LogPlace, parking: Parking) -> None:
         super().__init__()
         self._place = place
+        self.offsets_are_sources = place.own is None
         self._parking = parking
         self._recalling: dict[Session, _WaitingClient] = {}
         self._ready: dict[Session, FedReader] = {}
@@ -99,7 +78,8 @@ class FedReaders(ApplicationDelivery):
         self._partly_free: set[Session] = set()
         """With something that waits, and room in windows of which most is under way."""
         self._state: BrokerState
-        self._rounds = Rounds(self, self._window, place.progress, place.logs)
+        own = place.own
+        self._rounds = None if own is None else Rounds(self, self._window, own.progress, own.logs)
         parking.begin_tick = self._begin_tick
 
     def _begin_tick(self) -> None:
@@ -115,6 +95,8 @@ class FedReaders(ApplicationDelivery):
     def attach(self, state: BrokerState) -> None:
         self._state = state
         self._window.attach(state)
+        if self._place.own is None:
+            self.life = PartOfLog(state)
 
     def committed(self, generation: int, then: CommittedFound) -> None:
         """By partition of a session's log, below which offset all is settled, as it is stored."""
@@ -155,15 +137,20 @@ class FedReaders(ApplicationDelivery):
         self.suspend(session)
         waiting = self._recalling[session] = _WaitingClient(then)
         self.life.recall(session, partial(self._found, session, waiting))
+        waiting.has_waited = True
 
     def _found(self, session: Session, waiting: _WaitingClient, found: FoundLog) -> None:
-        """The log is there. What another connection of the client has decided, which was to be let in before this one,
-        has to be in store before that is read."""
+        """The log is there. What another connection of the client has decided meanwhile, which was to be let in before
+        this one, has to be in store before that is read."""
         if self._recalling.get(session) is not waiting:
             return
         waiting.log = found
         self.begin_tick()
-        self._state.tick.batch.when_stored(session.generation, partial(self._load, session, waiting, found))
+        load = partial(self._load, session, waiting, found)
+        if waiting.has_waited:
+            self._state.tick.batch.when_stored(session.generation, load)
+        else:
+            load()
 
     def _load(self, session: Session, waiting: _WaitingClient, found: FoundLog) -> None:
         """See whether the log is the one that is known."""
@@ -177,14 +164,40 @@ class FedReaders(ApplicationDelivery):
         if self._recalling.get(session) is not waiting:
             return
         if isinstance(stored, StoreError):
-            LOG.error("client %r is refused: %s", session.client_id, stored)
+            self._refuse(session, waiting, stored)
             return
         self.begin_tick()
-        waiting.stored = stored
+        waiting.stored = stored = self._with_unstored(session, stored)
         subscribed = bool(session.subscriptions)
         self._read_marked(session, waiting, standing(stored, found, subscribed=subscribed))
 
+    def _refuse(self, session: Session, waiting: _WaitingClient, error: StoreError) -> None:
+        """Who waits gives up; with the embedded log nobody does, so `resume` sends the client away."""
+        LOG.error("client %r is refused: %s", session.client_id, error)
+        if self._place.own is None:
+            del self._recalling[session]
+            waiting.then()
+
+    def _with_unstored(self, session: Session, stored: StoredReader) -> StoredReader:
+        """While the store takes nothing it may stand behind; no mark is unstored (`DurablePath.may_return`)."""
+        for writes in self._state.tick.unstored():
+            position = writes.application_positions.get(session.generation)
+            if position is not None:
+                floor = position.positions.committed_offset
+                marks = tuple(mark for mark in stored.marks if mark.offset >= floor)
+                stored = StoredReader(position, marks)
+        return stored
+
     def _read_marked(self, session: Session, waiting: _WaitingClient, stand: StartPosition) -> None:
+        sent = [mark.offset for mark in stand.marks if mark.state == QueueState.SENT]
+        try:
+            found = self._place.feeds.fetch(self.life.name(session), sent)
+        except StoreError as error:
+            self._refuse(session, waiting, error)
+            return
+        if found is not None:
+            self._begin(session, waiting, stand, found, {})
+            return
         marks = [mark for mark in stand.marks if mark.source >= 0]
         if marks and marks[-1].offset - marks[0].offset > READ_THROUGH:
             then = partial(self._searched, session, waiting, stand)
@@ -241,10 +254,11 @@ class FedReaders(ApplicationDelivery):
 
     def _fetch(self, generation: int, wanted: frozenset[int], then: Fetched) -> None:
         """It may take longer than a client waits: then the answer is for the next time that it comes."""
+        assert self._place.own is not None
         fetch = self._fetches.get(generation)
         if fetch is None or fetch.wanted != wanted:
             fetch = self._fetches[generation] = _Fetch(wanted, then)
-            self._place.records.fetch(wanted, partial(self._fetched, generation, fetch))
+            self._place.own.records.fetch(wanted, partial(self._fetched, generation, fetch))
         elif fetch.found is None:
             fetch.then = then
         else:
@@ -341,9 +355,7 @@ class FedReaders(ApplicationDelivery):
         if mark.state == QueueState.DONE or record is None:
             return None
         entry = reader.stamped(FeedEntry(mark.offset, 0, None, record))
-        if entry is None or entry.message is None:
-            return None
-        return log_delivery(entry, entry.message, mark.packet_id)
+        return None if entry is None else log_delivery(entry, mark.packet_id)
 
     def _answer(self, waiting: _WaitingClient, reader: FedReader) -> None:
         """Its place is in store."""
@@ -358,15 +370,21 @@ class FedReaders(ApplicationDelivery):
         if mark.state == QueueState.RELEASED:
             return released_delivery(mark.offset, mark.packet_id)
         stamped = reader.stamped(entry) if entry is not None and mark.state == QueueState.SENT else None
-        if stamped is None or stamped.message is None:
+        if stamped is None:
             self.lost += mark.state == QueueState.SENT
             return settled_delivery(mark.offset, mark.packet_id)
-        delivery = log_delivery(stamped, stamped.message, mark.packet_id)
+        delivery = log_delivery(stamped, mark.packet_id)
         delivery.dup = True
         return delivery
 
     def resume(self, session: Session) -> None:
-        reader = self._ready.pop(session)
+        reader = self._ready.pop(session, None)
+        if (
+            reader is None
+        ):  # what it has not acknowledged could not be read: to go on without it breaks the order
+            if session.link is not None:
+                session.link.disconnect(ReasonCode.SERVER_BUSY)
+            return
         self._readers[session] = reader
         session.last_packet_id = session.last_packet_id or reader.last_packet_id
         reader.pending.extend(reader.resend)
@@ -377,7 +395,7 @@ class FedReaders(ApplicationDelivery):
             session.resend.extend(resend)
         if session.link is not None:
             self._window.begin(reader, session.link)
-        reader.feed = self._place.feeds.open(reader.log, {0: reader.positions.base_offset}, reader)
+        reader.feed = self._place.feeds.open(reader.log, {0: reader.read_to}, reader)
 
     # A client goes
 
@@ -421,6 +439,10 @@ class FedReaders(ApplicationDelivery):
             self.gone(reader, f"{reader.log} was missing and is another one now")
 
     def unreadable(self, reader: FedReader, offset: int, problem: str) -> None:
+        if self._place.own is None:
+            self._state.damaged.note(problem)
+            self.lost += 1
+            return
         self._state.counters.application_unreadable += 1
         LOG.error("%s, offset %d: skipped, it cannot be decoded: %s", reader.log, offset, problem)
 
@@ -436,7 +458,15 @@ class FedReaders(ApplicationDelivery):
         if reader is None or link is None:
             return
         room = min(self._window.room(reader, link), OVERTAKING_MAX - len(reader.pending))
-        if room <= 0 or not reader.waiting:
+        if room <= 0:
+            return
+        if not reader.waiting:
+            reader.pull(room)
+            if not reader.waiting:
+                self._window.follow_idle(reader)
+                return
+        room = self._window.drainable(session, room, reader.waiting)
+        if room <= 0:
             return
         pack, size = reader.next_pack(room, BULK_BYTES_MAX)
         reader.feed.release(size)
@@ -450,7 +480,7 @@ class FedReaders(ApplicationDelivery):
             delivery.message = NOTHING  # it may keep its place for long behind one that is not acknowledged
             if session.has_room_again:
                 self.pump(session)
-            elif reader.waiting:
+            elif reader.waiting or reader.feed.has_more:
                 self._partly_free.add(session)
 
     def released(self, session: Session, delivery: Delivery) -> None:
@@ -463,7 +493,11 @@ class FedReaders(ApplicationDelivery):
             partly_free, self._partly_free = self._partly_free, set()
             for session in partly_free:
                 self.pump(session)
-        self._rounds.look(self._state.tick.now_ms)
+        if self._place.feeds.look():
+            for session in list(self._readers):
+                self.pump(session)
+        if self._rounds is not None:
+            self._rounds.look(self._state.tick.now_ms)
 
     def lanes(self) -> Iterable[FedReader]:
         """See `RoundsOwner`."""
@@ -484,8 +518,9 @@ class FedReaders(ApplicationDelivery):
                 sessions.append(reader.session.generation)
                 reader.trimmed_to = reader.written_base
                 bases[reader.log, 0] = reader.written_base
-        if bases:
-            self._state.tick.batch.when_all_stored(sessions, partial(self._place.logs.trim, bases))
+        own = self._place.own
+        if bases and own is not None:
+            self._state.tick.batch.when_all_stored(sessions, partial(own.logs.trim, bases))
 
 
 def _committed(then: CommittedFound, stored: StoredReader | StoreError) -> None:
@@ -525,6 +560,8 @@ class _WaitingClient:
 
     def __init__(self, then: Callable[[], None]) -> None:
         self.then = then
+        self.has_waited = False
+        """For its log: not in the tick any more in which it came."""
         self.stored: StoredReader
         self.log: FoundLog
         self.marked: MarkedRecords | CutSearch | None = None

@@ -184,6 +184,20 @@ class Positions:
         self.base_offset = max(self.base_offset, min(first, self.committed_offset))
 
 
+class SourceOffsets(Positions):
+    """Of a log whose offsets are the source positions: nothing comes late, and what comes again, wherever from, stands
+    below what has come."""
+
+    def take(self, at: int, position: int) -> bool:
+        if at < self._next:
+            return False
+        self._next = at + 1
+        return self._is_due(at)
+
+    def stored(self) -> StoredPositions:
+        return StoredPositions(self.committed_offset, self.committed_offset)
+
+
 def _joined(one: _Segment, other: _Segment) -> _Segment:
     greatest = dict(one.greatest)
     for partition, offset in other.greatest.items():

@@ -437,7 +437,7 @@ class SharedReaders:
     def _sent_at_once(self, member: Member, entry: PackEntry) -> bool:
         """What comes to QoS 0 waits for nothing."""
         message = entry.message
-        if message is None or min(message.qos, entry.qos):
+        if min(message.qos, entry.qos):
             return False
         session = member.session
         if session.permissions is None or not is_denied(session, message, self._state.counters):

@@ -33,11 +33,11 @@ IDLE_FLOOR_MS = 1_000
 
 
 class PackEntry(Struct, frozen=True, gc=False):
-    """One record of a pack with what was stamped on it; `message` is None for one that is not there any more. `size` is
+    """One record of a pack with what was stamped on it. `size` is
     what it counts in its feed, `source` its position in the message log, -1 when that is not known."""
 
     offset: int
-    message: Message | None
+    message: Message
     qos: int
     retain_as_published: bool
     identifiers: tuple[int, ...]
@@ -127,17 +127,13 @@ class SlidingWindow(LaneOwner):
         session = lane.session
         now_ms = self._state.tick.now_ms
         pack: list[Delivery] = []
-        drains = self._state.drains
-        if drains and not (entries := self._drainable(entries)):
-            self._rest(session, DRAIN_AGAIN_MS)
-            return
         for entry in entries:
             lane.next_offset = entry.offset + 1
             message = entry.message
-            if message is None or self._is_withheld(session, message, now_ms):
+            if self._is_withheld(session, message, now_ms):
                 lane.pending.append(settled_delivery(entry.offset))
                 continue
-            delivery = log_delivery(entry, message, next_packet_id(session))
+            delivery = log_delivery(entry, next_packet_id(session))
             session.window[delivery.packet_id] = delivery
             lane.pending.append(delivery)
             self._journal.sent(lane, delivery, entry)
@@ -146,22 +142,26 @@ class SlidingWindow(LaneOwner):
         self._sender.used(session, len(pack))
         lane.sending = True
         send = partial(self._send, lane, link, pack)
-        if drains:
+        if self._state.drains:
             self._state.timers.at(now_ms, send)
         else:
             self._state.tick.batch.when_stored(session.generation, send)
 
-    def _drainable(self, entries: Iterable[PackEntry]) -> list[PackEntry]:
-        """While the store takes nothing: what may be sent although its packet ids are not in store. After a crash it
-        comes again, so it may not be of QoS 2."""
-        waiting = sum(len(writes.application_marks) for writes in self._state.tick.unstored())
-        found: list[PackEntry] = []
-        for entry in entries:
-            qos = min(entry.message.qos, entry.qos) if entry.message is not None else 0
-            if qos == 2 or waiting + len(found) >= UNSTORED_MAX:
+    def drainable(self, session: Session, room: int, waiting: Iterable[PackEntry]) -> int:
+        """How many of the next entries may be sent: while the store takes nothing those of QoS 1, although their packet
+        ids are not in store. After a crash they come again. `refill` is called when that may have changed."""
+        if not self._state.drains:
+            return room
+        room = min(
+            room, UNSTORED_MAX - sum(len(one.application_marks) for one in self._state.tick.unstored())
+        )
+        for count, entry in enumerate(waiting):
+            if count >= room or min(entry.message.qos, entry.qos) == 2:
+                room = count
                 break
-            found.append(entry)
-        return found
+        if room <= 0:
+            self._rest(session, DRAIN_AGAIN_MS)
+        return room
 
     def _is_withheld(self, session: Session, message: Message, now_ms: int) -> bool:
         """Whether nobody wants it any more, or the client may not have it any more."""
@@ -255,8 +255,9 @@ class SlidingWindow(LaneOwner):
             send_pubrel(link, delivery)
 
 
-def log_delivery(entry: PackEntry, message: Message, packet_id: int) -> Delivery:
+def log_delivery(entry: PackEntry, packet_id: int) -> Delivery:
     """An entry on its way to the client."""
+    message = entry.message
     qos = min(message.qos, entry.qos)
     retain = message.retain and entry.retain_as_published
     return Delivery(

@@ -7,12 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from embermq.ports.application_log import (
-    ApplicationContext,
-    ApplicationEntry,
-    ApplicationFloor,
-    ApplicationLog,
-)
+from embermq.ports.application_log import ApplicationFloor, ApplicationLog
 from embermq.ports.log_readers import LogReader, LogReaders
 from embermq.ports.pipeline_progress import PipelineProgress
 
@@ -41,11 +36,8 @@ class NoEntries(ApplicationLog):
     def complete_offset(self) -> int:
         return 0
 
-    def read(self, generation: int, from_offset: int, limit: int) -> list[ApplicationEntry]:
+    def read(self, generation: int, from_offset: int, limit: int) -> list[int]:
         return []
-
-    def context(self, generation: int) -> ApplicationContext | None:
-        return None
 
     def floors(self) -> list[ApplicationFloor]:
         return []

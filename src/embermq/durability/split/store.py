@@ -111,7 +111,6 @@ class SplitStore(TickStore):
         log_part = TickWrites(
             records=writes.records,
             application_marks=writes.application_marks,
-            application_floors=writes.application_floors,
             restarted_applications=writes.restarted_applications,
             application_positions=writes.application_positions,
             application_synced=writes.application_synced,

@@ -16,9 +16,9 @@ from embermq.pipeline.sources.log_file import BrokerFile, LogFile
 READER = "dispatch"
 _EVERYTHING = 1 << 62
 _SESSIONS = f"""
-SELECT generation, floor_offset FROM application_context
+SELECT generation, committed_offset FROM application_position
 UNION ALL SELECT generation, 0 FROM session
-WHERE client_type = {int(ClientType.APPLICATION)} AND generation NOT IN (SELECT generation FROM application_context)
+WHERE client_type = {int(ClientType.APPLICATION)} AND generation NOT IN (SELECT generation FROM application_position)
 UNION ALL SELECT -1, COALESCE((SELECT value FROM meta WHERE name = 'log_end'), 0)
 """
 _LOG_END = -1
