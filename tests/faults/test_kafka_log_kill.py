@@ -155,7 +155,7 @@ def test_a_data_directory_stays_with_its_profile(servers: dict[str, object], tmp
         broker.settings |= {"stores.log": "sqlite", "stores.session": "sqlite"}
         broker.launch()
         wait_until(lambda: not broker.is_running, 30, "the broker refuses to start")
-        assert "is not in it but in a Kafka" in broker.output()
+        assert f"is not in it but in {servers['stores.log']}" in broker.output()
         broker.settings |= servers
         broker.start()
     with BrokerProcess(tmp_path / "other") as broker:

@@ -22,6 +22,7 @@ from embermq.adapters.webhook.alerts import SECRET_NAME
 from embermq.app.api_tokens import FILE_NAME as TOKENS
 from embermq.app.clock_file import FILE_NAME as CLOCK
 from embermq.app.errors import OptionError, UserError
+from embermq.app.places_noted import FILE_NAME as PLACES
 from embermq.pipeline.places import Places
 from embermq.pipeline.sinks.lake_files import unchanged
 
@@ -30,7 +31,7 @@ ATTEMPTS = 5
 """Snapshots taken anew when the log was trimmed just then; retention does that about once a second at most."""
 CHUNK_BYTES = 1024 * 1024
 STAGING = "_staging"
-WHOLE_FILES = (TOKENS, SECRET_NAME, CLOCK)
+WHOLE_FILES = (TOKENS, SECRET_NAME, CLOCK, PLACES)
 """Beside the databases; each is only ever replaced as a whole."""
 _PART = re.compile(r"(?:part|merged)-\d+-(\d+)-\d+\.parquet")
 

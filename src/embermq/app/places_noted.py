@@ -1,57 +1,93 @@
-"""What the broker of a data directory has noted about data that it keeps elsewhere, for commands that were not told."""
+"""Where the broker of a data directory keeps its data: `places.json`, for its next start and for commands that were not
+given its settings."""
 
 from __future__ import annotations
 
-import sqlite3
-from contextlib import closing, suppress
+import logging
+import os
+from contextlib import suppress
 from pathlib import Path
 
+import msgspec
 from msgspec import Struct
 
-from embermq.adapters.sqlite.connection import open_reader
-from embermq.adapters.sqlite.log_state import LOG_APART
-from embermq.adapters.sqlite.tick_tables import STATIC_PLACE
 from embermq.app.config import Settings
-from embermq.app.errors import UserError
+from embermq.app.errors import StartError, UserError
 from embermq.app.settings import SQLITE
-from embermq.ports.errors import StoreError
+from embermq.formats.segments import FOLDER
 
+LOG = logging.getLogger("embermq")
+FILE_NAME = "places.json"
 GIVE = "give the --config or --set of its broker"
 
 
 class NotedPlaces(Struct, frozen=True, kw_only=True):
-    """Places that the last run noted; nothing where none has been."""
+    """What `stores.…` said at the last start, without passwords; "" where none has been noted."""
 
-    is_log_apart: bool | None = None
-    """Whether the message log is in a Kafka; None when there is no log yet."""
+    log: str = ""
+    session: str = ""
     static: str = ""
-    """Where accounts and archived messages are, without credentials; "" for the data directory."""
+
+    @property
+    def is_on_servers(self) -> bool:
+        """Whether the log is in Kafka and sessions are in Redis."""
+        return self.log not in ("", SQLITE)
 
 
 def noted_places(data_dir: Path) -> NotedPlaces:
     """Of a file that cannot be read nothing is known: whoever needs it will say so."""
-    path = data_dir / "broker.db"
-    if not path.is_file():
-        return NotedPlaces()
-    found: dict[str, object] = {}
-    with suppress(sqlite3.Error, StoreError), closing(open_reader(path)) as connection:
-        found = dict(connection.execute("SELECT name, value FROM meta"))
-    if not found:
-        return NotedPlaces()
-    return NotedPlaces(is_log_apart=bool(found.get(LOG_APART)), static=str(found.get(STATIC_PLACE, "")))
+    with suppress(OSError, msgspec.MsgspecError):
+        return msgspec.json.decode((data_dir / FILE_NAME).read_bytes(), type=NotedPlaces)
+    return NotedPlaces()
+
+
+def note_places(data_dir: Path, settings: Settings) -> None:
+    """The broker has started with these settings. What keeps them from being noted is told, and keeps nobody from
+    being served."""
+    shown = settings.stores.shown()
+    places = NotedPlaces(log=shown.log, session=shown.session, static=shown.static)
+    if places == noted_places(data_dir):
+        return
+    path = data_dir / FILE_NAME
+    fresh = path.with_suffix(".new")
+    try:
+        with fresh.open("wb") as file:
+            file.write(msgspec.json.encode(places))
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(path)
+    except OSError as error:
+        LOG.warning("%s cannot be written: %s", path, error)
+
+
+def check_profile(data_dir: Path, settings: Settings) -> None:
+    """Raises StartError for a data directory that belongs to the other profile: nothing is moved from one to the
+    other."""
+    noted, shown = noted_places(data_dir), settings.stores.shown()
+    if shown.log == SQLITE and noted.is_on_servers:
+        raise StartError(
+            f"stores.log: the message log of {data_dir} is not in it but in {noted.log}, its sessions are in "
+            f"{noted.session}; name both, or take another data directory"
+        )
+    if shown.log != SQLITE and (data_dir / FOLDER).exists():
+        raise StartError(
+            f"stores.log: the message log of {data_dir} is in its folder {FOLDER} and is not moved to {shown.log}; "
+            "take another data directory"
+        )
 
 
 def static_elsewhere(settings: Settings) -> str:
     """Where the broker has its static data, when these settings do not say so; "" when they do."""
-    return noted_places(Path(settings.data_dir)).static if settings.stores.static == SQLITE else ""
+    noted = noted_places(Path(settings.data_dir)).static
+    return noted if settings.stores.static == SQLITE and noted != SQLITE else ""
 
 
 def check_archive(settings: Settings) -> None:
     """Raises UserError when these settings do not lead to where the broker has its archived messages."""
     data_dir = Path(settings.data_dir)
     noted = noted_places(data_dir)
-    if noted.is_log_apart is not None and noted.is_log_apart != (settings.stores.log != SQLITE):
-        where = "a Kafka" if noted.is_log_apart else "it"
+    if noted.log and noted.is_on_servers != (settings.stores.log != SQLITE):
+        where = noted.log if noted.is_on_servers else "it"
         raise UserError(f"stores.log: the message log of {data_dir} is in {where}; {GIVE}")
-    if noted.static and settings.stores.static == SQLITE:
-        raise UserError(f"stores.static: the messages of {data_dir} are in {noted.static}; {GIVE}")
+    if elsewhere := static_elsewhere(settings):
+        raise UserError(f"stores.static: the messages of {data_dir} are in {elsewhere}; {GIVE}")

@@ -36,6 +36,7 @@ from embermq.app.embedded import Embedded, open_embedded
 from embermq.app.errors import StartError
 from embermq.app.http_side import HttpSide
 from embermq.app.pipeline_side import driver_settings, missing_jars
+from embermq.app.places_noted import check_profile, note_places
 from embermq.app.queue_admin import QueueAdmin
 from embermq.app.rpc_side import RpcSide
 from embermq.app.service import BrokerService
@@ -78,6 +79,7 @@ def run_broker(settings: Settings, *, accept_loss: bool = False) -> int:
     data_dir = Path(settings.data_dir)
     try:
         with held_data_dir(data_dir) as lock:
+            check_profile(data_dir, settings)
             open_stores = partial(
                 open_embedded,
                 data_dir,
@@ -123,6 +125,7 @@ def _make_parts(settings: Settings, data_dir: Path, open_stores: OpenStores) -> 
     users = open_users(settings)
     threaded = settings.log.durability == "fsync" or settings.stores.log != SQLITE
     embedded = open_stores(loop.call_soon_threadsafe if threaded else loop.call_soon, rules)
+    note_places(data_dir, settings)
     authentication = _authentication(settings, users, embedded)
     ticks = TickLoop(
         embedded.broker,

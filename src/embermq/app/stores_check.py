@@ -20,6 +20,7 @@ from embermq.adapters.sqlite.tick_tables import SESSIONS_PLACE
 from embermq.app.config import Settings
 from embermq.app.data_lock import held_data_dir
 from embermq.app.errors import UserError
+from embermq.app.places_noted import check_profile
 from embermq.app.settings import SQLITE
 from embermq.app.static_store import static_status, static_url
 from embermq.formats.segment_reader import SegmentReader
@@ -66,6 +67,7 @@ def check_stores(settings: Settings) -> list[Finding]:
     if not (data_dir / "broker.db").is_file():
         raise UserError(f"{data_dir} is not the data directory of a broker; name it with --data-dir")
     with held_data_dir(data_dir):
+        check_profile(data_dir, settings)
         return _check(settings, data_dir)
 
 
@@ -82,8 +84,6 @@ def _check(settings: Settings, data_dir: Path) -> list[Finding]:
     found += _pipeline_files(data_dir, extent)
     if settings.stores.session != SQLITE:
         found.append(_sessions(settings, broker, extent))
-    elif broker.sessions_place:
-        raise UserError(f"stores.session: the sessions of {data_dir} are in {broker.sessions_place}; name it")
     if settings.stores.static != SQLITE:
         found += _static(settings, broker, extent)
     return found

@@ -1,4 +1,4 @@
-"""Commands without the settings of the broker whose data directory they are given."""
+"""A data directory that is started with the other profile, and commands without the settings of its broker."""
 
 from __future__ import annotations
 
@@ -6,47 +6,74 @@ from pathlib import Path
 
 import pytest
 
-from embermq.adapters.sqlite.connection import apply_broker_schema, open_writer
-from embermq.adapters.sqlite.log_state import SqliteLogState
-from embermq.adapters.sqlite.tick_tables import TickTables
-from embermq.app.places_noted import NotedPlaces, noted_places
+from embermq.app.config import Settings
+from embermq.app.errors import StartError
+from embermq.app.places_noted import NotedPlaces, check_profile, note_places, noted_places
+from embermq.app.settings import StoreSettings
 from embermq.cli.main import main
 
 SERVER = "postgresql://embermq:***@db/embermq"
+EMBEDDED = Settings()
+ON_SERVERS = Settings(stores=StoreSettings(log="kafka://u:secret@k", session="redis://:secret@r"))
 
 
-def broker_db(data_dir: Path, *, static: str = "", is_log_apart: bool = False) -> None:
-    """As a broker has left it."""
+def start(data_dir: Path, *, static: str = "sqlite", servers: bool = False) -> None:
+    """What a start leaves."""
     data_dir.mkdir(exist_ok=True)
-    writer = open_writer(data_dir / "broker.db", synchronous="OFF")
-    apply_broker_schema(writer)
-    tables = TickTables(writer)
-    store = SqliteLogState(tables, durability="os", post=lambda call: call())
-    if is_log_apart:
-        store.open_log("topic")
-    tables.note_places(sessions="redis://r", static=static)
-    assert tables.sessions_place == "redis://r"
-    store.close()
+    stores = ON_SERVERS.stores if servers else EMBEDDED.stores
+    note_places(
+        data_dir, Settings(stores=StoreSettings(log=stores.log, session=stores.session, static=static))
+    )
 
 
-def test_what_is_noted_is_found(tmp_path: Path) -> None:
+def test_what_is_noted_is_found_without_passwords(tmp_path: Path) -> None:
     assert noted_places(tmp_path) == NotedPlaces()
-    broker_db(tmp_path, static=SERVER, is_log_apart=True)
-    assert noted_places(tmp_path) == NotedPlaces(is_log_apart=True, static=SERVER)
-    broker_db(tmp_path)
-    assert noted_places(tmp_path) == NotedPlaces(is_log_apart=True)
-    (tmp_path / "broker.db").write_bytes(b"damaged" * 1000)
+    start(tmp_path, static=SERVER.replace("***", "secret"), servers=True)
+    found = noted_places(tmp_path)
+    assert found == NotedPlaces(log="kafka://u:***@k", session="redis://:***@r", static=SERVER)
+    assert found.is_on_servers and b"secret" not in (tmp_path / "places.json").read_bytes()
+    start(tmp_path)
+    assert noted_places(tmp_path) == NotedPlaces(log="sqlite", session="sqlite", static="sqlite")
+    (tmp_path / "places.json").write_bytes(b"damaged" * 1000)
     assert noted_places(tmp_path) == NotedPlaces()
+
+
+def test_what_cannot_be_noted_keeps_nobody_from_starting(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "places.new").mkdir()
+    note_places(tmp_path, EMBEDDED)
+    note_places(tmp_path, EMBEDDED)
+    assert [text.partition(": ")[0] for text in caplog.messages] == [
+        f"{tmp_path}/places.json cannot be written"
+    ] * 2
+
+
+def test_a_data_directory_stays_with_its_profile(tmp_path: Path) -> None:
+    """Also a new one, and one whose note is gone."""
+    for settings in (EMBEDDED, ON_SERVERS):
+        check_profile(tmp_path, settings)
+    start(tmp_path, servers=True)
+    check_profile(tmp_path, ON_SERVERS)
+    told = rf"{tmp_path} is not in it but in kafka://u:\*\*\*@k, its sessions are in redis://:\*\*\*@r; name both"
+    with pytest.raises(StartError, match=told):
+        check_profile(tmp_path, EMBEDDED)
+    (tmp_path / "places.json").unlink()
+    (tmp_path / "log").mkdir()
+    check_profile(tmp_path, EMBEDDED)
+    told = r"is in its folder log and is not moved to kafka://u:\*\*\*@k; take another"
+    with pytest.raises(StartError, match=told):
+        check_profile(tmp_path, ON_SERVERS)
 
 
 @pytest.mark.parametrize("words", [("show", "--topic", "t"), ("prune", "--older-than-hours", "0")])
 @pytest.mark.parametrize(
-    ("is_log_apart", "static", "told"),
+    ("servers", "static", "told"),
     [
         (
             True,
-            "",
-            "stores.log: the message log of {} is in a Kafka; give the --config or --set of its broker",
+            "sqlite",
+            "stores.log: the message log of {} is in kafka://u:***@k; give the --config or --set of its broker",
         ),
         (False, SERVER, "stores.static: the messages of {} are in " + SERVER + "; give the --config"),
     ],
@@ -56,11 +83,11 @@ def test_messages_are_looked_for_where_they_are(
     capsys: pytest.CaptureFixture[str],
     words: tuple[str, ...],
     *,
-    is_log_apart: bool,
+    servers: bool,
     static: str,
     told: str,
 ) -> None:
-    broker_db(tmp_path, static=static, is_log_apart=is_log_apart)
+    start(tmp_path, static=static, servers=servers)
     assert main(["messages", *words, "--data-dir", str(tmp_path)]) == 1
     found = capsys.readouterr()
     assert found.out == "" and found.err.startswith("embermq: " + told.format(tmp_path))
@@ -70,9 +97,9 @@ def test_accounts_that_no_broker_reads_are_told_of(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["users", "list", "--data-dir", str(tmp_path)]
-    broker_db(tmp_path)
+    start(tmp_path)
     assert main(words) == 0 and capsys.readouterr().err == ""
-    broker_db(tmp_path, static=SERVER)
+    start(tmp_path, static=SERVER)
     assert main(words) == 0
     assert capsys.readouterr().err == (
         f"these are accounts in {tmp_path}, whose broker has its own in {SERVER}: to reach those give the --config or"
