@@ -23,6 +23,7 @@ from embermq.app.api_tokens import FILE_NAME as TOKENS
 from embermq.app.clock_file import FILE_NAME as CLOCK
 from embermq.app.errors import OptionError, UserError
 from embermq.app.places_noted import FILE_NAME as PLACES
+from embermq.app.places_noted import noted_places
 from embermq.pipeline.places import Places
 from embermq.pipeline.sinks.lake_files import unchanged
 
@@ -61,6 +62,15 @@ class Manifest(Struct, frozen=True, kw_only=True):
         """Of all files."""
         return sum(file.size_bytes for file in self.files)
 
+    def __str__(self) -> str:
+        """How much it is."""
+        log = (
+            f", the log up to offset {self.log_end_offset:,}"
+            if BROKER in [one.name for one in self.files]
+            else ""
+        )
+        return f"{len(self.files)} files, {self.size_bytes:,} bytes{log}"
+
 
 def make_backup(data_dir: Path, target: Path, progress: Progress) -> Manifest:
     """Copy `data_dir` to `target`, which must not be there or be empty. The broker may run.
@@ -68,7 +78,7 @@ def make_backup(data_dir: Path, target: Path, progress: Progress) -> Manifest:
     Raises UserError for directories that cannot be, StoreError when a file cannot be read, OSError when one cannot be
     written; nothing is left behind then.
     """
-    if not (data_dir / "broker.db").is_file():
+    if not (data_dir / BROKER).is_file() and not noted_places(data_dir).is_on_servers:
         raise UserError(f"{data_dir} is not the data directory of a broker; name it with --data-dir")
     if target.resolve().is_relative_to(data_dir.resolve()):
         raise OptionError(f"{target} is inside the data directory {data_dir}")

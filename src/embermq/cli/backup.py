@@ -27,9 +27,7 @@ def command(
     directory = Path(settings.data_dir)
     with ByteBar() as bar:
         made = make_backup(directory, target, bar.show)
-    print(
-        f"{target}: {len(made.files)} files, {made.size_bytes:,} bytes, the log up to offset {made.log_end_offset:,}"
-    )
+    print(f"{target}: {made}")
     for left_out in _left_out(settings.stores):
         print(left_out)
 

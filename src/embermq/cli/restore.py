@@ -24,7 +24,4 @@ def command(
     directory = Path(configuration(config, assignments, data_dir).settings.data_dir)
     with ByteBar() as bar:
         found = restore_backup(source, directory, bar.show)
-    print(
-        f"{directory}: restored as of {found.created}, {found.size_bytes:,} bytes, "
-        f"the log up to offset {found.log_end_offset:,}"
-    )
+    print(f"{directory}: restored as of {found.created}: {found}")

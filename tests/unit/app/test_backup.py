@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from embermq.adapters.sqlite.connection import apply_broker_schema, open_writer
 from embermq.app.backup import make_backup, restore_backup
+from embermq.app.config import Settings
 from embermq.app.errors import UserError
+from embermq.app.places_noted import note_places, noted_places
+from embermq.app.settings import StoreSettings
 from embermq.cli.main import main
 
 PARQUET = "date=2026-01-01/root=a/part-0-0-1.parquet"
@@ -39,6 +43,22 @@ def data_dir(tmp_path: Path) -> Path:
     ledger.executescript(LEDGER)
     ledger.close()
     return directory
+
+
+def test_of_a_broker_on_servers_all_is_saved_that_is_here(tmp_path: Path) -> None:
+    """It has no broker.db; a directory of nobody has none either, and is refused."""
+    data_dir = tmp_path / "data"
+    data_dir.mkdir()
+    with closing(sqlite3.connect(data_dir / "users.db")) as users:
+        users.execute("CREATE TABLE account (name TEXT)")
+    with pytest.raises(UserError, match="is not the data directory of a broker"):
+        make_backup(data_dir, tmp_path / "saved", quiet)
+    note_places(data_dir, Settings(stores=StoreSettings(log="kafka://k", session="redis://r")))
+    made = make_backup(data_dir, tmp_path / "saved", quiet)
+    assert str(made).startswith("2 files, ") and "log" not in str(made)
+    restore_backup(tmp_path / "saved", tmp_path / "fresh", quiet)
+    assert {path.name for path in (tmp_path / "fresh").iterdir()} == {"users.db", "places.json"}
+    assert noted_places(tmp_path / "fresh").is_on_servers
 
 
 def test_a_file_of_the_lake_that_is_renamed_meanwhile_is_found(data_dir: Path, tmp_path: Path) -> None:

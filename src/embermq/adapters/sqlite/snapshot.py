@@ -38,7 +38,10 @@ class _HeldSegment(Struct, frozen=True):
 
 
 class Snapshot:
-    """Holds the files of `data_dir` until `close`. Raises StoreError when one of them cannot be read."""
+    """Holds the files of `data_dir` until `close`; a broker on servers has neither broker.db nor a log there. Raises
+    StoreError when one of them cannot be read."""
+
+    log_start = log_end = 0
 
     def __init__(self, data_dir: Path) -> None:
         self._data_dir = data_dir
@@ -49,9 +52,10 @@ class Snapshot:
                 if (data_dir / name).exists():
                     self._hold(name)
             first = _first_file(data_dir / FOLDER)
-            self._hold(BROKER)
-            applied_file, self.log_end = self._applied()
-            self.log_start = self._hold_segments(first, applied_file)
+            if (data_dir / BROKER).exists():
+                self._hold(BROKER)
+                applied_file, self.log_end = self._applied()
+                self.log_start = self._hold_segments(first, applied_file)
         except BaseException:
             self.close()
             raise
