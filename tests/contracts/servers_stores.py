@@ -9,6 +9,11 @@ from tests.support.log_in_process import LogInProcess
 from tests.support.step_link import StepLink
 
 from embermq.adapters.redis.address import parse_address
+from embermq.adapters.redis.applications import (
+    RedisParkedMessages,
+    RedisReaderPositions,
+    RedisSharedGroups,
+)
 from embermq.adapters.redis.blocking import BlockingRedis
 from embermq.adapters.redis.device_queue import RedisDeviceQueue, RedisDeviceQueueHistory
 from embermq.adapters.redis.owners import Owners
@@ -76,7 +81,11 @@ class ServersStores(Stores):
         self.history = RedisDeviceQueueHistory(self.raw, self.owners)
         self.sessions = RedisSessionStore(self.raw, self.owners)
         self.sessions.load()  # who is whose is known from there
-        # Application part (readers, parked, shared, cursors): set here what reads it from `raw` and `link`.
+        writer = self.writer_of_state
+        self.readers = RedisReaderPositions(self.link, self.owners)
+        self.parked = RedisParkedMessages(self.raw, self.link, self.owners)
+        self.shared = RedisSharedGroups(self.raw, self.link, self.owners, writer.groups, writer.applications)
+        self.shared.load()
         self.queues = RedisQueueStore(self.raw, self.link, queue_owners, self.posted.put)
         self.queues.load()
         self._closing = [self._close_servers]

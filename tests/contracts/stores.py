@@ -35,6 +35,8 @@ from embermq.adapters.sqlite.session_cursors import SqliteSessionCursors
 from embermq.adapters.sqlite.sessions import SqliteSessionStore
 from embermq.adapters.sqlite.shared_tables import SqliteSharedGroups
 from embermq.adapters.sqlite.tick_tables import TickTables
+from embermq.model.client_type import ClientType
+from embermq.model.session import SessionRow
 from embermq.model.session_writes import QueueRow, SessionWrites
 from embermq.model.tick_writes import TickWrites
 from embermq.ports.application_log import ApplicationLog
@@ -200,6 +202,14 @@ class Stores:
         if self.kind == "memory":
             self.segments.flush()
         return answer
+
+    def begin_sessions(self, *generations: int) -> None:
+        """What is stored of applications is stored of sessions that there are."""
+        rows = [
+            SessionRow(f"app-{number}", number, 1, ClientType.APPLICATION, "", 5, 60, True, 0, 0)
+            for number in generations
+        ]
+        self.write(sessions=rows)
 
     def body(self, queue: int, messages: Mapping[int, int]) -> dict[int, bytes | None]:
         """Bodies of messages of a queue, by offset and number, waited for."""

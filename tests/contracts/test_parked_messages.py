@@ -9,13 +9,18 @@ import pytest
 from msgspec.structs import replace
 from tests.contracts.stores import Stores, told
 
+from embermq.formats.log_record import encode_record
+from embermq.model.message import Message
 from embermq.model.parked_message import ParkedChange, ParkedEnd, ParkedMessage, ParkedStage, ParkedState
 from embermq.model.session_writes import QueueState
+
+ON_SERVERS = True
+RECORD = encode_record(Message("t/ü", b"\0\1\2" * 100, 2, True, "ann", 5, 2**41), b"")
 
 
 def message(generation: int, number: int, **other: object) -> ParkedMessage:
     at = ParkedState(generation, number, ParkedStage.PARKED, QueueState.SENT, 65_535, 2)
-    kept = ParkedMessage(at, 2**41, 4, True, (1, 268_435_455), "t/ü", 3, b"\0\1\2" * 100)
+    kept = ParkedMessage(at, 2**41, 4, True, (1, 268_435_455), "t/ü", 3, RECORD)
     return replace(kept, **other)
 
 
@@ -32,6 +37,7 @@ def page(stores: Stores, generation: int, after: int, limit: int) -> list[Parked
 
 @pytest.mark.promise("application-6")
 def test_what_was_parked_is_read_again(stores: Stores) -> None:
+    stores.begin_sessions(1, 2)
     assert stores.parked.load() == []
     stores.write(parked=[message(2, 2), message(1, 1, identifiers=(), retain=False), message(2, 1)])
     stores.reopen()
@@ -47,6 +53,7 @@ def test_what_was_parked_is_read_again(stores: Stores) -> None:
 
 @pytest.mark.promise("application-6")
 def test_many_are_read_up_to_a_size(stores: Stores) -> None:
+    stores.begin_sessions(1)
     stores.write(parked=[message(1, number) for number in (1, 2, 3)])
 
     def found(numbers: list[int], bytes_max: int) -> Mapping[int, ParkedMessage | None]:
@@ -61,6 +68,7 @@ def test_many_are_read_up_to_a_size(stores: Stores) -> None:
 
 @pytest.mark.promise("application-6")
 def test_changes_count_in_their_order(stores: Stores) -> None:
+    stores.begin_sessions(1)
     first, second = message(1, 1), message(1, 2)
     due = replace(second.at, stage=ParkedStage.DUE)
     under_way = replace(second.at, stage=ParkedStage.UNDER_WAY, packet_id=7, state=QueueState.RELEASED)
@@ -77,6 +85,7 @@ def test_changes_count_in_their_order(stores: Stores) -> None:
 @pytest.mark.promise("application-6")
 def test_of_what_is_deleted_only_the_packet_id_stays(stores: Stores) -> None:
     deleted = replace(message(1, 1).at, stage=ParkedStage.DELETED)
+    stores.begin_sessions(1)
     stores.write(parked=[message(1, 1), message(1, 2), ParkedChange(deleted)])
     stores.reopen()
     assert stores.parked.load() == [deleted, message(1, 2).at]
@@ -86,8 +95,9 @@ def test_of_what_is_deleted_only_the_packet_id_stays(stores: Stores) -> None:
 
 @pytest.mark.promise("application-2", "application-6")
 def test_they_go_with_their_application(stores: Stores) -> None:
+    stores.begin_sessions(1, 2)
     stores.write(parked=[message(1, 1), message(2, 1)])
-    stores.write(parked=[message(1, 2)], ended_applications=[1])
+    stores.write(parked=[message(1, 2)], ended_applications=[1], deleted_sessions=[1])
     assert [at.generation for at in stores.parked.load()] == [2]
 
 

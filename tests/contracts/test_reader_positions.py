@@ -12,6 +12,8 @@ from embermq.model.session_writes import QueueState
 from embermq.model.tick_writes import ApplicationMark
 from embermq.ports.reader_positions import StoredReader
 
+ON_SERVERS = True
+
 
 def found(stores: Stores, generation: int) -> StoredReader:
     """What the store answers."""
@@ -29,6 +31,7 @@ def mark(generation: int, offset: int, state: int = QueueState.SENT) -> Applicat
 
 @pytest.mark.promise("application-8")
 def test_what_the_newest_tick_said_and_the_marks_above_it(stores: Stores) -> None:
+    stores.begin_sessions(1, 2)
     assert found(stores, 1).position is None
     stores.write(
         application_positions={1: position(2), 2: position(3)},
@@ -44,6 +47,7 @@ def test_what_the_newest_tick_said_and_the_marks_above_it(stores: Stores) -> Non
 
 @pytest.mark.promise("application-8")
 def test_where_a_record_stands_is_said_once(stores: Stores) -> None:
+    stores.begin_sessions(1)
     sent = ApplicationMark(1, 4, 5, QueueState.SENT, 2**41)
     stores.write(application_positions={1: position(2)}, application_marks=[sent, mark(1, 6)])
     stores.reopen()
@@ -55,17 +59,19 @@ def test_where_a_record_stands_is_said_once(stores: Stores) -> None:
 
 @pytest.mark.promise("application-2")
 def test_it_goes_with_its_session(stores: Stores) -> None:
+    stores.begin_sessions(1, 2)
     stores.write(
         application_positions={1: position(2), 2: position(3)},
         application_marks=[mark(1, 4), mark(2, 4)],
     )
-    stores.write(application_positions={1: position(3)}, ended_applications=[1])
+    stores.write(application_positions={1: position(3)}, ended_applications=[1], deleted_sessions=[1])
     gone, other = found(stores, 1), found(stores, 2)
     assert (gone.position, gone.marks) == (None, ())
     assert (other.position, other.marks) == (position(3), (mark(2, 4),))
 
 
 def test_another_log_in_its_place_begins_anew_in_one_step(stores: Stores) -> None:
+    stores.begin_sessions(1)
     stores.write(application_positions={1: position(2**40)}, application_marks=[mark(1, 20), mark(1, 21)])
     stores.write(
         restarted_applications=[1],

@@ -9,6 +9,7 @@ import redis
 
 from embermq.adapters.redis.answers import Answer, Refused
 from embermq.adapters.redis.blocking import BlockingRedis
+from embermq.adapters.redis.held_keys import HeldKeys
 from embermq.adapters.redis.link import RedisLink
 from embermq.adapters.redis.script import Script
 from embermq.adapters.redis.wire import Then, Word
@@ -23,6 +24,9 @@ class StepLink(RedisLink):
         self._asked: list[tuple[str, tuple[Word, ...]]] = []
         self.refused: list[str] = []
         self.away = False
+        self.away_keys: set[str] = set()
+        """Of a server that does not answer."""
+        self.held_keys = HeldKeys()
         self._waiting: list[tuple[str, tuple[Word, ...], Then]] = []
 
     def ask(self, key: str, script: Script, keys: Sequence[Word], args: Sequence[Word], then: Then) -> None:
@@ -54,9 +58,10 @@ class StepLink(RedisLink):
     def return_(self) -> None:
         """It answers again."""
         self.away = False
+        self.away_keys.clear()
         waiting, self._waiting = self._waiting, []
         for key, words, then in waiting:
-            self._do(key, words, then)
+            self._do_now(key, words, then)
 
     @property
     def asked(self) -> int:
@@ -72,7 +77,13 @@ class StepLink(RedisLink):
         return "away" if self.away else ""
 
     def _do(self, key: str, words: tuple[Word, ...], then: Then) -> None:
-        if self.away:
+        if key in self.held_keys:
+            self.held_keys.put(key, partial(self._do_now, key, words, then))
+        else:
+            self._do_now(key, words, then)
+
+    def _do_now(self, key: str, words: tuple[Word, ...], then: Then) -> None:
+        if self.away or key in self.away_keys:
             self._waiting.append((key, words, then))
             return
         self._asked.append((key, words))

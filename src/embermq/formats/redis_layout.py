@@ -40,6 +40,8 @@ LOG_KEY = "embermq:log"
 SESSION_PREFIX = "s:ol:{"
 WILL_PREFIX = "s:w:{"
 RETAINED_PREFIX = "t:r:{"
+PARKED_PREFIX = "s:d:{"
+SHARED_PREFIX = "s:g:{"
 UPTO = "upto"
 """The field of `s:f:ri:{client}` beside packet ids: the end of the log up to which the set is complete."""
 
@@ -54,7 +56,7 @@ _Number = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 _Offset = Annotated[int, Meta(ge=-1, le=2**63 - 1)]
 
 
-_BROKEN = (ValueError, IndexError, PackError, ProtocolError)
+BROKEN = (ValueError, IndexError, PackError, ProtocolError)
 
 
 class LayoutError(ValueError):
@@ -91,6 +93,9 @@ class ClientKeys(Struct, frozen=True):
     message: str
     last_packet_id: str
     positions: str
+    reader: str
+    parked: str
+    shared: str
 
 
 def client_keys(client_id: str) -> ClientKeys:
@@ -107,6 +112,9 @@ def client_keys(client_id: str) -> ClientKeys:
         name + "_messages_",
         name + "_last_packet_id",
         name + "_positions",
+        "s:a:" + name,
+        PARKED_PREFIX + encode_name(client_id) + "}",
+        SHARED_PREFIX + encode_name(client_id) + "}",
     )
 
 
@@ -149,13 +157,13 @@ def offset_in(key: str, position: str) -> tuple[int, bool]:
     try:
         return int(offset), bool(colon)
     except ValueError as error:
-        raise _broken(key, error) from error
+        raise broken(key, error) from error
 
 
 # Messages
 
 
-class _Body(Struct, frozen=True, omit_defaults=True, rename="camel", kw_only=True):
+class MessageBody(Struct, frozen=True, omit_defaults=True, rename="camel", kw_only=True):
     """What a log record holds, spelled out. `time` and `message_expires_ms` are Unix milliseconds."""
 
     topic_name: str
@@ -210,7 +218,7 @@ class _Body(Struct, frozen=True, omit_defaults=True, rename="camel", kw_only=Tru
         return encode_record(message, self.stamps, origin, self.unknown_fields)
 
 
-class _Delivery(_Body, frozen=True, omit_defaults=True, rename="camel", kw_only=True):
+class _Delivery(MessageBody, frozen=True, omit_defaults=True, rename="camel", kw_only=True):
     """What a stored delivery adds. `client_id` is the receiver's; `expires_ms` its deadline in the queue, `qos`,
     `retained` and `identifiers` what is sent."""
 
@@ -229,7 +237,7 @@ class _StoredMessage(_Delivery, frozen=True, omit_defaults=True, rename="camel",
     offset: _Offset
 
 
-class _Retained(_Body, frozen=True, omit_defaults=True, rename="camel", kw_only=True):
+class _Retained(MessageBody, frozen=True, omit_defaults=True, rename="camel", kw_only=True):
     offset: _Offset
 
 
@@ -258,7 +266,7 @@ _NO_PROPERTIES = Properties()
 
 
 def _spelled(record: LogRecord) -> dict[str, Any]:
-    """The fields of `_Body`."""
+    """The fields of `MessageBody`."""
     message = record.message
     properties = message.properties or _NO_PROPERTIES
     return {
@@ -282,6 +290,11 @@ def _spelled(record: LogRecord) -> dict[str, Any]:
     }
 
 
+def message_body(record: bytes) -> MessageBody:
+    """A log record, spelled out. Raises RecordError."""
+    return MessageBody(**_spelled(decode_record(record)))
+
+
 def _origin(record: LogRecord) -> tuple[int, int] | None:
     return (record.origin.generation, record.origin.packet_id) if record.origin is not None else None
 
@@ -294,8 +307,8 @@ def decode_message(key: str, value: bytes, *, generation: int, seq: int, state: 
             raise ValueError(f"packetType {found.packet_type!r} is neither PUBLISH nor PUBREL")
         decode_stamps(found.stamps)
         record = found.record()
-    except _BROKEN as error:
-        raise _broken(key, error) from error
+    except BROKEN as error:
+        raise broken(key, error) from error
     return QueueRow(
         generation,
         seq,
@@ -311,7 +324,7 @@ def decode_message(key: str, value: bytes, *, generation: int, seq: int, state: 
 
 def encode_retained(row: RetainedRow) -> bytes:
     """The JSON of a retained message. Raises RecordError."""
-    body = _Body(**_spelled(decode_record(row.record)))
+    body = message_body(row.record)
     return b'{"offset":%d,' % row.offset + _encode(body)[1:]
 
 
@@ -320,8 +333,8 @@ def decode_retained(key: str, value: bytes) -> RetainedRow:
     try:
         found = _decode_retained(value)
         return RetainedRow(found.topic_name, found.offset, found.record())
-    except _BROKEN as error:
-        raise _broken(key, error) from error
+    except BROKEN as error:
+        raise broken(key, error) from error
 
 
 def encode_received(offset: int, record: bytes) -> bytes:
@@ -330,7 +343,7 @@ def encode_received(offset: int, record: bytes) -> bytes:
     head = b'{"offset":%d' % offset
     if not record:
         return head + b"}"
-    return head + b"," + _encode(_Body(**_spelled(decode_record(record))))[1:]
+    return head + b"," + _encode(message_body(record))[1:]
 
 
 # Sessions
@@ -366,7 +379,7 @@ class _StoredWill(Struct, frozen=True):
     due_ms: _Number
     username: str
     certificate: str
-    message: _Body
+    message: MessageBody
 
 
 class Schema(Struct, frozen=True):
@@ -423,7 +436,7 @@ def decode_session(key: str, value: bytes) -> SessionRow:
         if not value.startswith(fence):
             raise ValueError(f"does not begin with {fence.decode()}")
     except ValueError as error:
-        raise _broken(key, error) from error
+        raise broken(key, error) from error
     return SessionRow(
         found.client_id,
         found.generation,
@@ -449,13 +462,13 @@ def decode_subscription(key: str, topic_filter: str, value: bytes) -> Subscripti
     try:
         found = _decode_subscription(value)
     except ValueError as error:
-        raise _broken(f"{key}, field {topic_filter}", error) from error
+        raise broken(f"{key}, field {topic_filter}", error) from error
     return SubscriptionRow(topic_filter, found.options, found.identifier, found.since_offset, found.queue)
 
 
 def encode_will(generation: int, row: WillRow) -> bytes:
     """The JSON of `s:w:{client}`. Raises RecordError."""
-    message = _Body(**_spelled(decode_record(row.record)))
+    message = message_body(row.record)
     return _encode(
         _StoredWill(
             generation, row.client_id, row.delay_s, row.due_ms, row.username, row.certificate, message
@@ -468,8 +481,8 @@ def decode_will(key: str, value: bytes) -> tuple[int, WillRow]:
     try:
         found = _decode_will(value)
         record = found.message.record()
-    except _BROKEN as error:
-        raise _broken(key, error) from error
+    except BROKEN as error:
+        raise broken(key, error) from error
     row = WillRow(found.client_id, found.delay_s, record, found.due_ms, found.username, found.certificate)
     return found.generation, row
 
@@ -484,7 +497,7 @@ def decode_schema(value: bytes) -> Schema:
     try:
         return _decode_schema(value)
     except ValueError as error:
-        raise _broken(SCHEMA_KEY, error) from error
+        raise broken(SCHEMA_KEY, error) from error
 
 
 class Place(Struct, frozen=True):
@@ -509,8 +522,9 @@ def decode_place(key: str, packet_id: int, value: bytes) -> Place:
     try:
         return _decode_place(value)
     except ValueError as error:
-        raise _broken(f"{key}, field {packet_id}", error) from error
+        raise broken(f"{key}, field {packet_id}", error) from error
 
 
-def _broken(key: str, error: Exception) -> LayoutError:
+def broken(key: str, error: Exception) -> LayoutError:
+    """What a key holds is not what it should be."""
     return LayoutError(f"key {key!r}: {error}")

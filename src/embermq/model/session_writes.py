@@ -94,6 +94,12 @@ class SessionWrites(Writes):
     retained: list[RetainedWrite] = field(default_factory=list)
     retained_expired: list[tuple[str, int]] = field(default_factory=list)
     """(topic, offset) of retained messages whose time is over; what has replaced them since stays."""
+    handed_on: list[tuple[int, int]] = field(default_factory=list)
+    """(generation, generation): what the first session had, the other one has now. Where each is stored by itself, it
+    goes from the first when the other's is stored."""
+    handing_on: list[int] = field(default_factory=list)
+    """Sessions that have ended and whose messages are still offered to others: not one of them goes before they are
+    deleted, in a later tick."""
     deleted_sessions: list[int] = field(default_factory=list)
 
     def cap_offsets(self, log_end: int) -> set[int]:

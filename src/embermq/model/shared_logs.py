@@ -32,7 +32,8 @@ class SharedMark(Struct, frozen=True, gc=False):
 
     `state` is that of `QueueState` without QUEUED: SENT and RELEASED belong to the session of that generation and are
     of QoS 2; SENT has the `record`, since the session may have to send it again when the log is another's. DONE is
-    nobody's.
+    nobody's: its `session` is the one that had it, or keeps it otherwise, which is stored before the group passes it; 0
+    when no session is concerned.
     """
 
     group: int

@@ -4,6 +4,8 @@ QoS 1 messages in flight and all that was never sent are handed over; QoS 2 mess
 and end with it [MQTT-4.8.2-4], [MQTT-4.8.2-5].
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from functools import partial
 
@@ -19,6 +21,16 @@ Groups = list[tuple[GroupTurn, tuple[int, ...]]]
 """The shared subscriptions of a session: whose turn it is, and the subscription identifiers."""
 
 
+class _Offer:
+    """The messages of one session that leaves, `keepers` those who have taken some since they were noted."""
+
+    def __init__(self, leaving: Session, ended: bool) -> None:
+        self.leaving = leaving
+        self.ended = ended
+        self.keepers: set[Session] = set()
+        self.is_over = False
+
+
 class Handover:
     """Finds another member for each message of one that leaves."""
 
@@ -30,10 +42,29 @@ class Handover:
         get its messages; when it has ended, those that are away too. `then` is called when all
         has been offered, possibly later."""
         if any(subscriber.group for subscriber in session.subscriptions.values()):
-            take = partial(self._take, session, self._groups(session), ended)
-            self._state.path(session).hand_over(session, take, ended=ended, then=then)
+            offer = _Offer(session, ended)
+            take = partial(self._take, offer, self._groups(session))
+            offered = partial(self._offered, offer, then)
+            self._state.path(session).hand_over(session, take, ended=ended, then=offered)
+            if not offer.is_over:
+                self._note(offer)
+                self._state.tick.session_writes.handing_on.append(session.generation)
         elif then is not None:
             then()
+
+    def _offered(self, offer: _Offer, then: Callable[[], None] | None) -> None:
+        offer.is_over = True
+        self._note(offer)
+        if then is not None:
+            then()
+
+    def _note(self, offer: _Offer) -> None:
+        """They have it now, and store it before it goes from here: the log may have been passed."""
+        state = self._state
+        for keeper in offer.keepers:
+            state.path(keeper).write_down(keeper)
+            state.tick.session_writes.handed_on.append((offer.leaving.generation, keeper.generation))
+        offer.keepers.clear()
 
     def _groups(self, leaving: Session) -> Groups:
         router = self._state.router
@@ -43,12 +74,12 @@ class Handover:
             if subscriber.group
         ]
 
-    def _take(self, leaving: Session, groups: Groups, ended: bool, delivery: Delivery) -> bool:
+    def _take(self, offer: _Offer, groups: Groups, delivery: Delivery) -> bool:
         """True when another member has the message now."""
         now_ms = self._state.tick.now_ms
         message = delivery.message
-        receiver = None if message.is_expired(now_ms) else self._another(leaving, groups, delivery)
-        if receiver is None or not (ended or receiver.session.link is not None):
+        receiver = None if message.is_expired(now_ms) else self._another(offer.leaving, groups, delivery)
+        if receiver is None or not (offer.ended or receiver.session.link is not None):
             return False
         record = delivery.record or encode_record(message, b"")
         if message.expires_ms:  # the interval that is forwarded counts from here
@@ -56,6 +87,8 @@ class Handover:
         accepted = Accepted(message, record, NO_MATCH, None, 0, delivery.offset)
         path = self._state.path(receiver.session) if receiver.qos else self._state.direct
         path.deliver(receiver.session, receiver, accepted)
+        if receiver.qos and receiver.session.persistent:
+            offer.keepers.add(receiver.session)
         return True
 
     def _another(self, leaving: Session, groups: Groups, delivery: Delivery) -> Receiver | None:

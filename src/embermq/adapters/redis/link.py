@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from msgspec import Struct
 
@@ -13,6 +14,7 @@ from embermq.adapters.redis.address import RedisAddress
 from embermq.adapters.redis.answers import Answer, Refused, Sort, sort_error
 from embermq.adapters.redis.channel import Channel, Plan
 from embermq.adapters.redis.handshake import tls_context
+from embermq.adapters.redis.held_keys import HeldKeys
 from embermq.adapters.redis.lane import Lane
 from embermq.adapters.redis.routes import ClusterRoutes, OneNode, RouteOwner, Routes
 from embermq.adapters.redis.script import Script
@@ -77,6 +79,8 @@ class RedisLink(RouteOwner):
         self._ledger = self._plan.ledger
         self._held = self._plan.held
         self._routes: Routes
+        self.held_keys = HeldKeys()
+        """What is asked of them waits: it counts as asked, so that whoever waits for it waits longer."""
         self._slotted = address.cluster
         self._sweep: asyncio.TimerHandle | None = None
         self._told: dict[str, str] = {}
@@ -118,7 +122,11 @@ class RedisLink(RouteOwner):
         ledger.waiting += 1
         ledger.waiting_bytes += len(packed)
         slot = slot_of(key) if self._slotted else 0
-        self._routes.put(Operation(key, packed, then, what, slot, writes=writes))
+        operation = Operation(key, packed, then, what, slot, writes=writes)
+        if key in self.held_keys:
+            self.held_keys.put(key, partial(self._routes.put, operation))
+        else:
+            self._routes.put(operation)
 
     @property
     def is_cluster(self) -> bool:

@@ -13,6 +13,7 @@ from functools import lru_cache
 from msgspec import Struct
 
 from embermq.formats.redis_layout import ClientKeys, client_keys, session_fence
+from embermq.model.client_type import ClientType
 from embermq.model.session import SessionRow
 
 NOTHING_STORED = 2**63
@@ -30,6 +31,7 @@ class Owner(Struct, eq=False):
     fence: str
     is_raised: bool
     """Whether the epoch is this run's own."""
+    is_application: bool = False
     open: int = 0
     """Its operations without an answer."""
     is_stored: bool = False
@@ -58,6 +60,10 @@ class Owners:
         """The owner, unless its session has ended or a newer one of the same client has begun."""
         return self._by_generation.get(generation)
 
+    def of_client(self, client_id: str) -> Owner | None:
+        """The owner of a client's session."""
+        return self._by_generation.get(self._generations.get(client_id, 0))
+
     def found(self, row: SessionRow) -> Owner:
         """The session was stored by an earlier run, and is ours now."""
         owner = self.take(row)
@@ -77,7 +83,15 @@ class Owners:
         if before is not None:
             self.release(before)
         fence = session_fence(row.epoch, row.generation)
-        owner = Owner(row.client_id, row.generation, row.epoch, fence, is_raised=True)
+        is_application = row.client_type is ClientType.APPLICATION
+        owner = Owner(
+            row.client_id,
+            row.generation,
+            row.epoch,
+            fence,
+            is_raised=True,
+            is_application=is_application,
+        )
         self._by_generation[row.generation] = owner
         self._generations[row.client_id] = row.generation
         return owner

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from itertools import islice
 
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from embermq.adapters.redis.answers import Answer
+from embermq.adapters.redis.application_writer import RedisApplicationWriter
 from embermq.adapters.redis.device_queue import EXPIRED_MS
 from embermq.adapters.redis.floor_marks import FloorMarks
 from embermq.adapters.redis.link import RedisLink
@@ -33,6 +35,7 @@ from embermq.formats.redis_layout import (
 )
 from embermq.model.session import RetainedRow, SessionRow, WillRow
 from embermq.model.session_writes import QueueMark, QueueRow, QueueState, SessionWrites
+from embermq.ports.tick_store import Stored
 
 CLAIM = read_script("claim")
 CLEAR = read_script("clear")
@@ -71,17 +74,45 @@ TRIMMED_MAX = 250
 messages."""
 
 
+class _Superseded(Struct):
+    """A session that is about to end, and is to be replaced by another one of its client."""
+
+    release: Callable[[], None]
+    keepers: set[int] = field(default_factory=set)
+    """Sessions that have messages of it now."""
+
+    def wait(self, when_stored: Callable[[int, Stored], None]) -> None:
+        """Nothing more is handed on: it is replaced when all is stored."""
+        for keeper in tuple(self.keepers):
+            when_stored(keeper, partial(self._stored, keeper))
+
+    def _stored(self, keeper: int) -> None:
+        self.keepers.discard(keeper)
+        if not self.keepers:
+            self.release()
+
+
 class RedisSessionWriter:
     """See the module; a part of `RedisStateWriter`, whose `unanswered` and `marks` it shares. `server_id` says in the
     store which broker has the session."""
 
     def __init__(
-        self, link: RedisLink, owners: Owners, unanswered: Unanswered, marks: FloorMarks, server_id: str
+        self,
+        link: RedisLink,
+        owners: Owners,
+        unanswered: Unanswered,
+        applications: RedisApplicationWriter,
+        marks: FloorMarks,
+        server_id: str,
     ) -> None:
         self._link = link
         self._owners = owners
         self._unanswered = unanswered
+        self._applications = applications
         self._marks = marks
+        self._superseded: dict[int, _Superseded] = {}
+        """By generation, sessions that hand on what they have, and behind which another one of their client waits."""
+        self._handing_on: set[int] = set()
         self._server_id = server_id
         self._complained_s = float("-inf")
         self.estranged = ""
@@ -91,8 +122,10 @@ class RedisSessionWriter:
         """All but sessions that have ended. `records` are those of the tick, for what is shown beside packet ids."""
         if writes.is_empty():
             return
+        self._handing_on.update(writes.handing_on)
+        leaving = {generation for generation, _ in writes.handed_on} | self._handing_on
         for row in writes.sessions:
-            self._claim(row)
+            self._claim(row, leaving)
         if writes.subscriptions:
             self._subscribe(writes)
         for generation, will in writes.wills:
@@ -101,14 +134,37 @@ class RedisSessionWriter:
             self._receive(writes, base, log_end, records)
         if writes.queue_rows:
             self._save(writes.queue_rows, log_end)
+        if writes.handed_on:
+            self._wait_for_keepers(writes.handed_on)
         if writes.queue_marks or writes.queue_dropped:
             self._mark(writes)
         self._retain(writes, base)
 
     def end(self, generations: Sequence[int]) -> None:
         """These sessions have ended: whatever else the tick has of them is asked for before."""
+        self._handing_on.difference_update(generations)
         for generation in generations:
-            self._clear(generation)
+            if generation not in self._superseded:  # else the one behind it takes everything away
+                self._clear(generation)
+        for generation in [one for one in self._superseded if one not in self._handing_on]:
+            superseded = self._superseded.pop(generation)
+            if superseded.keepers:
+                superseded.wait(self._unanswered.when_stored)
+            else:
+                superseded.release()
+
+    def _wait_for_keepers(self, handed_on: Sequence[tuple[int, int]]) -> None:
+        """What others have now is taken from a session when it is stored for them."""
+        keepers: dict[int, set[int]] = {}
+        for generation, keeper in handed_on:
+            keepers.setdefault(generation, set()).add(keeper)
+        for generation, of_one in keepers.items():
+            owner, superseded = self._owners.get(generation), self._superseded.get(generation)
+            if superseded is not None:
+                superseded.keepers |= of_one
+            elif owner is not None:
+                keys = self._link.held_keys
+                keys.hold_until(owner.keys.session, of_one, self._unanswered.when_stored)
 
     def trim(self) -> None:
         """What is below the mark, and only that: for what may have to be repaired it has to be known still."""
@@ -165,7 +221,14 @@ class RedisSessionWriter:
 
     # What is written
 
-    def _claim(self, row: SessionRow) -> None:
+    def _claim(self, row: SessionRow, leaving: Collection[int]) -> None:
+        before = self._owners.of_client(row.client_id)
+        if before is not None and before.generation != row.generation:
+            if before.is_application:
+                self._applications.end(before)
+            if before.generation in leaving:
+                key = before.keys.session
+                self._superseded[before.generation] = _Superseded(self._link.held_keys.hold(key))
         owner = self._owners.take(row)
         keys = owner.keys
         names = (
@@ -178,6 +241,9 @@ class RedisSessionWriter:
             keys.messages,
             keys.last_packet_id,
             keys.positions,
+            keys.reader,
+            keys.parked,
+            keys.shared,
         )
         args = (owner.epoch, row.generation, encode_session(replace(row, epoch=owner.epoch), self._server_id))
         then = partial(self._claimed, owner, self._unanswered.asked(row.generation), owner.is_stored)
@@ -308,6 +374,8 @@ class RedisSessionWriter:
         owner = self._owners.release(generation)
         if owner is None:
             return
+        if owner.is_application:
+            self._applications.end(owner)
         keys = owner.keys
         names = (
             keys.session,
@@ -318,6 +386,9 @@ class RedisSessionWriter:
             keys.messages,
             keys.last_packet_id,
             keys.positions,
+            keys.reader,
+            keys.parked,
+            keys.shared,
         )
         self._ask(owner, CLEAR, names, [owner.fence])
 

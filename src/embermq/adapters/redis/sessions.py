@@ -45,6 +45,9 @@ TYPES = {
     "messages": "zset",
     "last_packet_id": "string",
     "positions": "zset",
+    "reader": "hash",
+    "parked": "hash",
+    "shared": "hash",
 }
 """What each key of a client is."""
 

@@ -11,9 +11,17 @@ from functools import partial
 
 from msgspec import Struct
 
-from embermq.adapters.redis import queue_store, queue_writer, session_writer
+from embermq.adapters.redis import (
+    application_writer,
+    applications,
+    queue_store,
+    queue_writer,
+    session_writer,
+)
 from embermq.adapters.redis.answers import Answer
+from embermq.adapters.redis.application_writer import RedisApplicationWriter
 from embermq.adapters.redis.floor_marks import MARK, MARK_S, FloorMarks
+from embermq.adapters.redis.group_owners import GroupOwners
 from embermq.adapters.redis.link import RedisLink
 from embermq.adapters.redis.owners import Owners
 from embermq.adapters.redis.queue_owners import QueueOwners
@@ -27,7 +35,15 @@ from embermq.ports.state_writer import StateWriter
 from embermq.ports.tick_store import Stored
 
 NOTE_LOG = read_script("note_log")
-SCRIPTS = (*session_writer.SCRIPTS, *queue_writer.SCRIPTS, *queue_store.SCRIPTS, MARK, NOTE_LOG)
+SCRIPTS = (
+    *session_writer.SCRIPTS,
+    *application_writer.SCRIPTS,
+    *applications.SCRIPTS,
+    *queue_writer.SCRIPTS,
+    *queue_store.SCRIPTS,
+    MARK,
+    NOTE_LOG,
+)
 """All that the link has to know."""
 
 Post = Callable[[Callable[[], None]], object]
@@ -61,12 +77,17 @@ class RedisStateWriter(StateWriter):
         self._post = post
         self._unanswered = unanswered = Unanswered()
         self._marks = FloorMarks(link, self._trim, mark_s)
-        self._sessions = RedisSessionWriter(link, owners, unanswered, self._marks, server_id)
+        self.groups = GroupOwners()
+        self.applications = RedisApplicationWriter(link, owners, self.groups, unanswered)
+        self._sessions = RedisSessionWriter(
+            link, owners, unanswered, self.applications, self._marks, server_id
+        )
         self._queues = RedisQueueWriter(link, queues or QueueOwners(), unanswered)
 
     def submit(self, writes: TickWrites, base: int, log_end: int, stored: Stored) -> None:
         all_asked = self._unanswered.begin_tick(stored)
         self._sessions.submit(writes.session, base, log_end, writes.records)
+        self.applications.submit(writes)
         self._queues.submit(writes.queues, base, log_end, writes.records)
         self._sessions.end(writes.session.deleted_sessions)
         self._post(all_asked)  # never before this call returns, also when there was nothing to do

@@ -101,12 +101,14 @@ class SharedInFlight:
         )
         self._state.tick.writes.shared.marks.append(mark)
 
-    def done(self, session: Session, sent: Sent) -> None:
-        """Settled, and nobody else shall get it. Its packet id may be another message's from now on."""
+    def done(self, session: Session, sent: Sent, *, is_kept: bool = False) -> None:
+        """Settled, and nobody else shall get it; or `is_kept` by its session, which is stored first. Its packet id may
+        be another message's from now on."""
         if sent.lane is None:
             self._parking.sender.forget_attempts(session, OWED_LOG, sent.delivery.packet_id)
         self._claim(sent.group, sent.partition, sent.offset)
-        self._write(sent, 0, QueueState.DONE)
+        with_session = is_kept or sent.delivery.qos == 2
+        self._write(sent, session.generation if with_session else 0, QueueState.DONE)
 
     def of(self, session: Session, delivery: Delivery) -> Sent | None:
         """None when it does not come from a shared log."""
@@ -176,7 +178,7 @@ class SharedInFlight:
         if delivery.qos != 1 or delivery.settled:
             return
         del self._sent[session][packet_id]
-        self.done(session, sent)
+        self.done(session, sent, is_kept=True)
         session.window[packet_id] = Delivery(
             delivery.message,
             encode_record(delivery.message, b""),

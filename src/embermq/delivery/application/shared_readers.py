@@ -357,7 +357,8 @@ class SharedReaders:
         generation, writes = lane.member.group.generation, self._state.tick.writes.shared
         while lane.qos2 and lane.qos2[0] < lane.floor:
             offset = lane.qos2.popleft()
-            writes.marks.append(SharedMark(generation, lane.number, offset, 0, 0, QueueState.DONE))
+            session = lane.session.generation
+            writes.marks.append(SharedMark(generation, lane.number, offset, session, 0, QueueState.DONE))
         lane.positions.commit(lane.floor)
         self._come_to(lane)
 
