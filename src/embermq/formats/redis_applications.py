@@ -75,7 +75,7 @@ class _ReaderPlace(_Place, frozen=True):
     packet_id: _U16
 
 
-class _Mark(Struct, frozen=True):
+class _ReaderMark(Struct, frozen=True):
     packet_id: _U16
     state: _State
     source: _Position
@@ -102,7 +102,7 @@ class _ParkedWhole(_Parked, frozen=True, omit_defaults=True):
     message: MessageBody | None = None
 
 
-class _Group(Struct, frozen=True):
+class _SharedGroup(Struct, frozen=True):
     generation: _Number
     share: str
     topic_filter: str
@@ -124,10 +124,10 @@ class _Sent(Struct, frozen=True, omit_defaults=True):
 _encode = msgspec.json.Encoder().encode
 _decode_reader = msgspec.json.Decoder(_ReaderPlace).decode
 _decode_place = msgspec.json.Decoder(_Place).decode
-_decode_mark = msgspec.json.Decoder(_Mark).decode
+_decode_mark = msgspec.json.Decoder(_ReaderMark).decode
 _decode_state = msgspec.json.Decoder(_ParkedState).decode
 _decode_parked = msgspec.json.Decoder(_ParkedWhole).decode
-_decode_group = msgspec.json.Decoder(_Group).decode
+_decode_group = msgspec.json.Decoder(_SharedGroup).decode
 _decode_sent = msgspec.json.Decoder(_Sent).decode
 
 
@@ -153,7 +153,7 @@ def decode_reader(key: str, value: bytes) -> ReaderPosition:
 
 def encode_mark(mark: ApplicationMark) -> bytes:
     """The value of a mark; its field is the offset. It ends with the source, which scripts keep."""
-    return _encode(_Mark(mark.packet_id, _STATES[mark.state], mark.source))
+    return _encode(_ReaderMark(mark.packet_id, _STATES[mark.state], mark.source))
 
 
 def decode_mark(key: str, generation: int, field: bytes, value: bytes) -> ApplicationMark:
@@ -242,7 +242,7 @@ def group_fence(generation: int) -> str:
 def encode_group(row: SharedGroupRow) -> bytes:
     """The JSON of `g:s:{share/filter}`."""
     return _encode(
-        _Group(
+        _SharedGroup(
             row.generation,
             row.share,
             row.topic_filter,

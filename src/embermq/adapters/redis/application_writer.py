@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from embermq.adapters.redis.answers import Answer
-from embermq.adapters.redis.group_owners import GroupOwner, GroupOwners
+from embermq.adapters.redis.group_owners import GroupOwners, StoredGroup
 from embermq.adapters.redis.link import RedisLink
 from embermq.adapters.redis.owners import Owner, Owners
 from embermq.adapters.redis.script import Script, read_script
@@ -237,7 +237,7 @@ class RedisApplicationWriter:
             self._ask_group(group, GROUP_MOVE, args, then)
 
     def _ask_group(
-        self, group: GroupOwner, script: Script, args: Sequence[bytes | str | int], then: Then
+        self, group: StoredGroup, script: Script, args: Sequence[bytes | str | int], then: Then
     ) -> None:
         keys = group.keys
         self._link.ask(keys.group, script, (keys.group, keys.positions, keys.claims), args, then)

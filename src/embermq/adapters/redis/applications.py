@@ -64,7 +64,7 @@ class RedisReaderPositions(ReaderPositions):
             then(StoredReader(None, ()))
             return
         key = owner.keys.reader
-        _ask(self._link, owner, FIELDS, key, (), partial(_stored_reader, key, generation), then)
+        _ask(self._link, owner, FIELDS, key, (), read=partial(_stored_reader, key, generation), then=then)
 
 
 def _stored_reader(key: str, generation: int, found: list[Any]) -> StoredReader:
@@ -110,7 +110,7 @@ class RedisParkedMessages(ParkedMessages):
             then(dict.fromkeys(numbers))
             return
         read = partial(_parked, owner.keys.parked, generation, numbers)
-        _ask(self._link, owner, PARKED, owner.keys.parked, (bytes_max, *numbers), read, then)
+        _ask(self._link, owner, PARKED, owner.keys.parked, (bytes_max, *numbers), read=read, then=then)
 
     def page(self, generation: int, after: int, limit: int, then: ParkedPage) -> None:
         owner = self._owners.get(generation)
@@ -118,7 +118,7 @@ class RedisParkedMessages(ParkedMessages):
             then([])
             return
         read = partial(_parked_page, owner.keys.parked, generation)
-        _ask(self._link, owner, PARKED_PAGE, owner.keys.parked, (after, limit), read, then)
+        _ask(self._link, owner, PARKED_PAGE, owner.keys.parked, (after, limit), read=read, then=then)
 
 
 def _parked(
@@ -190,7 +190,7 @@ class RedisSharedGroups(SharedGroups):
             then([])
             return
         read = partial(self._marks, owner.keys.shared, session)
-        _ask(self._link, owner, FIELDS, owner.keys.shared, (), read, then)
+        _ask(self._link, owner, FIELDS, owner.keys.shared, (), read=read, then=then)
 
     def _marks(self, key: str, session: int, found: list[Any]) -> list[SharedMark]:
         sent = [
@@ -212,7 +212,7 @@ def _claims(key: str, fields: Answer) -> Iterator[Claim]:
 
 
 def _ask(
-    link: RedisLink, owner: Owner, script: Script, key: str, args: Sequence[int], read: Read, then: Then
+    link: RedisLink, owner: Owner, script: Script, key: str, args: Sequence[int], *, read: Read, then: Then
 ) -> None:
     names = (owner.keys.session, key)
     link.ask(owner.keys.session, script, names, (owner.fence, *args), partial(_answered, read, then))

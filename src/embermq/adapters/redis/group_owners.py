@@ -8,7 +8,7 @@ from embermq.formats.redis_applications import GroupKeys, group_fence, group_key
 from embermq.model.shared_logs import SharedGroupRow
 
 
-class GroupOwner(Struct, frozen=True):
+class StoredGroup(Struct, frozen=True):
     """One group that this broker has."""
 
     generation: int
@@ -20,25 +20,25 @@ class GroupOwners:
     """Groups by generation."""
 
     def __init__(self) -> None:
-        self._by_generation: dict[int, GroupOwner] = {}
+        self._by_generation: dict[int, StoredGroup] = {}
         self._generations: dict[str, int] = {}
 
-    def get(self, generation: int) -> GroupOwner | None:
+    def get(self, generation: int) -> StoredGroup | None:
         """The owner, unless its group has ended or a newer one of the same name has begun."""
         return self._by_generation.get(generation)
 
-    def take(self, row: SharedGroupRow) -> GroupOwner:
+    def take(self, row: SharedGroupRow) -> StoredGroup:
         """The group is stored with this row, or about to be."""
         owner = self._by_generation.get(row.generation)
         if owner is None:
             keys = group_keys(row.share, row.topic_filter)
-            owner = GroupOwner(row.generation, keys, group_fence(row.generation))
+            owner = StoredGroup(row.generation, keys, group_fence(row.generation))
             self._by_generation.pop(self._generations.get(keys.group, 0), None)
             self._by_generation[row.generation] = owner
             self._generations[keys.group] = row.generation
         return owner
 
-    def release(self, generation: int) -> GroupOwner | None:
+    def release(self, generation: int) -> StoredGroup | None:
         """The group has ended."""
         owner = self._by_generation.pop(generation, None)
         if owner is not None:

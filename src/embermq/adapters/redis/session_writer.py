@@ -103,6 +103,7 @@ class RedisSessionWriter:
         unanswered: Unanswered,
         applications: RedisApplicationWriter,
         marks: FloorMarks,
+        *,
         server_id: str,
     ) -> None:
         self._link = link

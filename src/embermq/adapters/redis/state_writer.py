@@ -80,7 +80,7 @@ class RedisStateWriter(StateWriter):
         self.groups = GroupOwners()
         self.applications = RedisApplicationWriter(link, owners, self.groups, unanswered)
         self._sessions = RedisSessionWriter(
-            link, owners, unanswered, self.applications, self._marks, server_id
+            link, owners, unanswered, self.applications, self._marks, server_id=server_id
         )
         self._queues = RedisQueueWriter(link, queues or QueueOwners(), unanswered)
 
