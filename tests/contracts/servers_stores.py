@@ -86,7 +86,7 @@ class ServersStores(Stores):
         self.parked = RedisParkedMessages(self.raw, self.link, self.owners)
         self.shared = RedisSharedGroups(self.raw, self.link, self.owners, writer.groups, writer.applications)
         self.shared.load()
-        self.queues = RedisQueueStore(self.raw, self.link, queue_owners, self.posted.put)
+        self.queues = self.redis_queues = RedisQueueStore(self.raw, self.link, queue_owners, self.posted.put)
         self.queues.load()
         self._closing = [self._close_servers]
 

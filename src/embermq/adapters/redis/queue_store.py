@@ -66,6 +66,8 @@ class RedisQueueStore(QueueStore):
         self._post = post
         self._marks: ReadMarks | None = None
         self._upto: dict[str, int] = {}
+        """What each queue says itself."""
+        self._complete_to: dict[str, int] = {}
 
     # Start
 
@@ -108,8 +110,11 @@ class RedisQueueStore(QueueStore):
         """Of what the log has for this queue, everything below is in it, or was; it may be deleted, or never have
         been. After `load`."""
         assert self._marks is not None
-        marked = self._marks.complete_to(self._redis.at(queue_keys(name).queue))
-        return max(marked, self._upto.get(name, 0))
+        found = self._complete_to.get(name)
+        if found is None:
+            marked = self._marks.complete_to(self._redis.at(queue_keys(name).queue))
+            found = self._complete_to[name] = max(marked, self._upto.get(name, 0))
+        return found
 
     def _rows(self, master: Any) -> Iterator[QueueSettingsRow]:
         for name, found in self._found(master):

@@ -4,7 +4,7 @@ Nobody was told that they are enqueued. But who sent one with QoS 2 repeats it, 
 record, so that the repeat is not taken for another message.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from msgspec.structs import replace
 
@@ -21,33 +21,45 @@ READ_RECORDS = 1_000
 READ_BYTES = 4 * 1024 * 1024
 
 
-def enqueue_tail(core: Queues, tick: Tick, log: MessageLog, first: int) -> int:
-    """Enqueue what the log has from number `first` on, to be stored with the first tick; returns how many. Raises
-    StoreError."""
+def enqueue_tail(
+    core: Queues,
+    tick: Tick,
+    log: MessageLog,
+    first: int,
+    complete_to: Callable[[str], int] = lambda _: 0,
+) -> int:
+    """Enqueue what the log has from number `first` on, to be stored with the first tick; returns how many. Of each
+    queue the store knows what is below `complete_to`, be it settled since. Raises StoreError."""
     count = 0
     for offset, frame in _frames(log, first):
         try:
             message = decode_record(frame).message
         except RecordError:
             continue  # recovery counts it
-        if message.topic.startswith(QUEUE_PREFIX) and _enqueue(core, tick, message, offset, len(frame)):
+        if not message.topic.startswith(QUEUE_PREFIX):
+            continue
+        try:
+            topic = parse_topic(message.topic)
+        except NameRefused:
+            continue
+        if topic.verb is not None or offset < complete_to(topic.name):
+            continue
+        if _enqueue(core, topic.name, tick, message, offset=offset, record_bytes=len(frame)):
             tick.writes.queues.bodies_at[offset] = frame
             count += 1
     return count
 
 
-def _enqueue(core: Queues, tick: Tick, message: Message, offset: int, record_bytes: int) -> bool:
+def _enqueue(
+    core: Queues, name: str, tick: Tick, message: Message, *, offset: int, record_bytes: int
+) -> bool:
     """False for what a queue refuses, or knows by its dedup id."""
     properties = message.properties
     said = properties.user_properties if properties is not None else ()
     writes = tick.writes.queues
     now_ms = tick.from_date(message.accepted_ms) if message.accepted_ms else tick.now_ms
     try:
-        topic = parse_topic(message.topic)
         publication = read_publication(said, now_ms, offset_ms=tick.offset_ms or 0)
-        if topic.verb is not None:
-            return False
-        name = topic.name
         acceptance = core.accept(
             name,
             publication,
@@ -57,7 +69,7 @@ def _enqueue(core: Queues, tick: Tick, message: Message, offset: int, record_byt
             expires_ms=message.expires_ms,
             record_bytes=record_bytes,
         )
-    except (NameRefused, QueueRefusal):
+    except QueueRefusal:
         return False
     if acceptance.ticket < 0:
         return False
