@@ -5,19 +5,23 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import threading
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from enum import IntEnum
 from pathlib import Path
+from queue import SimpleQueue
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
 import msgspec
 import pytest
 from msgspec.structs import replace
-from tests.contracts.stores import Kind, Stores, tick_writes
+from tests.contracts.stores import ANSWER_S, Kind, Stores, tick_writes
 
 from embermq.adapters.segments import tick_store
+from embermq.adapters.segments.writer import SegmentWriter
+from embermq.adapters.sqlite import connection
 from embermq.adapters.sqlite.checkpoint import SqliteCheckpoint
 from embermq.formats.log_record import encode_record
 from embermq.formats.segment_reader import SegmentReader
@@ -337,3 +341,58 @@ def test_state_is_that_of_the_ticks_that_were_answered_well(
     assert state_of(stores) == state_of(wanted)
     stores.reopen()
     assert state_of(stores) == state_of(wanted)
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [(MemoryError(), []), (RuntimeError("odd"), ["cannot write to the message log: RuntimeError('odd')"])],
+)
+def test_the_thread_that_writes_does_not_end_alone(
+    opened: Callable[[Path], Stores],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    error: Exception,
+    told: list[str],
+) -> None:
+    """A lack of memory is for the handler of threads, which ends the process with an exit code of its own."""
+    stores = opened(tmp_path / "log")
+    ended: list[str] = []
+    uncaught: SimpleQueue[BaseException | None] = SimpleQueue()
+
+    def fail(*_: object) -> None:
+        raise error
+
+    stores.segments.on_end.append(lambda failure: ended.append(str(failure)))
+    monkeypatch.setattr(threading, "excepthook", lambda found: uncaught.put(found.exc_value))
+    monkeypatch.setattr(SegmentWriter, "write", fail)
+    answers = stores.submit(tick_writes(records=[record(b"x")]))
+    assert uncaught.get(timeout=ANSWER_S) is error
+    if told:
+        stores.posted.get(timeout=ANSWER_S)()
+    assert (ended, answers) == (told, [])
+
+
+def test_a_checkpoint_that_another_program_holds_is_said_so(
+    opened: Callable[[Path], Stores], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The log has it: the next start goes on, and says the same while the file is held."""
+    monkeypatch.setattr(connection, "BUSY_TIMEOUT_MS", 50)
+    monkeypatch.setattr(tick_store, "CHECKPOINT_S", 0.0)
+    folder = tmp_path / "log"
+    stores = opened(folder)
+    stores.write(records=[record(b"kept")], sessions=[session(5)])
+    stores.segments.settle()
+    other = connection.open_writer(folder / "broker.db", synchronous="NORMAL")
+    other.execute("BEGIN IMMEDIATE")
+    ended: list[str] = []
+    stores.segments.on_end.append(lambda failure: ended.append(str(failure)))
+    while not ended:
+        stores.submit(tick_writes(records=[record(b"x")]))
+        stores.posted.get(timeout=ANSWER_S)()
+    assert "another program has held the file" in ended[0]
+    stores.close()
+    with pytest.raises(StoreError, match="another program has held the file"):
+        opened(folder)
+    other.execute("ROLLBACK")
+    other.close()
+    assert generations(opened(folder)) == [5]

@@ -273,6 +273,12 @@ class SegmentTickStore(TickStore):
                 failure = to_store_error(error, "cannot write to the message log")
                 self._post(partial(self._end, failure))
                 return
+            except MemoryError:
+                raise  # ends the process, by the handler of threads
+            except Exception as error:  # without this thread no publisher would ever be answered again
+                failure = StoreError(f"cannot write to the message log: {error!r}")
+                self._post(partial(self._end, failure))
+                raise
             self._post(partial(self._written, frame, logged, failure))
 
     def _written(self, frame: _Frame, logged: Logged, failure: StoreError | None) -> None:

@@ -18,7 +18,8 @@ Now = Callable[[], int]
 
 _FULL = {sqlite3.SQLITE_FULL}
 _NO_MEMORY = {sqlite3.SQLITE_IOERR_NOMEM, sqlite3.SQLITE_IOERR_SHMMAP}
-_BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_CANTOPEN}
+_HELD = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
+_BUSY = {*_HELD, sqlite3.SQLITE_CANTOPEN}
 _DAMAGED = {sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT}
 _WRITE_FAILED = {
     sqlite3.SQLITE_IOERR_WRITE,
@@ -42,6 +43,11 @@ def to_store_error(error: sqlite3.Error, doing: str) -> StoreError:
         raise MemoryError(text)
     if code & 0xFF in _FULL or code in _WRITE_FAILED:
         return StoreFull(text)
+    if code & 0xFF in _HELD:
+        text += (
+            f": another program has held the file for {BUSY_TIMEOUT_MS / 1000:g} s, such as a shell of SQLite in a "
+            "transaction, or a copy; end that one (fuser names it) and start again"
+        )
     if code & 0xFF in _BUSY:
         return StoreUnavailable(text)
     if code & 0xFF in _DAMAGED:
