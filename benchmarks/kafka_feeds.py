@@ -23,7 +23,7 @@ from embermq.adapters.kafka.client import WatchedAdmin
 from embermq.adapters.kafka.settings import KafkaSettings
 from embermq.delivery.application.positions import Positions
 from embermq.formats.application_logs import ApplicationLogNames
-from embermq.formats.kafka_record import KafkaEncoder, encode_source
+from embermq.formats.kafka_record import KafkaEncoder
 from embermq.formats.log_record import Stamp, encode_record, encode_stamps
 from embermq.model.message import Message
 from embermq.ports.application_feed import ApplicationFeed, FeedEntry, FeedTaker
@@ -66,7 +66,7 @@ def fill(bootstrap: str, logs: list[str], records: int) -> None:
             f"plant/{publisher}/temperature", PAYLOAD, 1, False, f"client-{publisher}", 4, now_ms
         )
         outgoing = encode(encode_record(message, encode_stamps((Stamp(log, 1, 1),))))
-        headers = [*outgoing.headers, encode_source(number)]
+        headers = [*outgoing.headers, ("s", b"0;%d" % number)]
         while len(producer) > 50_000:
             producer.poll(0.05)
         producer.produce(log, outgoing.value, outgoing.key, headers=headers)  # type: ignore[arg-type]

@@ -8,9 +8,10 @@ from collections.abc import Callable, Sequence
 
 from confluent_kafka import Producer
 from msgspec import Struct
+from tests.support.source_header import encode_source
 
 from embermq.adapters.kafka.application_topics import ApplicationTopics
-from embermq.formats.kafka_record import KafkaEncoder, encode_source
+from embermq.formats.kafka_record import KafkaEncoder
 from embermq.formats.log_record import Stamp, encode_record, encode_stamps
 from embermq.model.application_positions import StoredPositions
 from embermq.model.message import Message

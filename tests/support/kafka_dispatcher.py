@@ -11,8 +11,8 @@ from typing import cast
 
 from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
 from tests.support.kafka_server import KafkaServer, create_topic
+from tests.support.source_header import encode_source
 
-from embermq.formats.kafka_record import encode_source
 from embermq.formats.pipeline_progress import TOPIC_SETTINGS, progress_key, progress_topic
 from embermq.model.position import position_of
 

@@ -49,7 +49,7 @@ from embermq.formats.log_record import (
     seal_record,
 )
 from embermq.model.message import Message
-from embermq.model.position import offset_of, partition_of, position_of
+from embermq.model.position import position_of
 
 VERSION = "1.0"
 MAJOR = 1
@@ -198,11 +198,6 @@ def kafka_bytes(outgoing: Outgoing) -> int:
     for name, value in outgoing.headers:
         size += 10 + len(name) + len(value or b"")
     return size
-
-
-def encode_source(position: int) -> Header:
-    """The header of a copy."""
-    return ("s", b"%d;%d" % (partition_of(position), offset_of(position)))
 
 
 def read_source(headers: Iterable[Header] | None) -> int:

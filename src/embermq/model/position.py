@@ -10,8 +10,10 @@ The embedded log has partition 0 alone: there a position is the offset.
 from collections.abc import Mapping
 
 OFFSET_BITS = 46
-"""7 * 10^13 records of one partition; a Redis score holds positions of the first 128 partitions exactly."""
+"""7 * 10^13 records of one partition."""
 OFFSET_END = 1 << OFFSET_BITS
+EXACT_PARTITIONS = 1 << 53 - OFFSET_BITS
+"""Positions of so many partitions are exact as a score of Redis, which is a double."""
 PARTITION_END = 1 << 17
 
 

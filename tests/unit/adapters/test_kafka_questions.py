@@ -10,8 +10,10 @@ from confluent_kafka import KafkaError, KafkaException
 
 from embermq.adapters.kafka.address import parse_address
 from embermq.adapters.kafka.client import WatchedAdmin
+from embermq.adapters.kafka.log_topic import LogTopic
 from embermq.adapters.kafka.reading import PartitionReader
 from embermq.adapters.kafka.settings import KafkaSettings
+from embermq.model.position import EXACT_PARTITIONS, OFFSET_END, position_of
 from embermq.ports.errors import StoreUnavailable
 
 ADDRESS = parse_address("kafka://127.0.0.1:1")
@@ -45,6 +47,28 @@ def test_a_server_that_does_not_know_a_topic_yet_is_asked_again_if_it_is_there()
     assert admin.ask("looking", Asked(UNKNOWN, UNKNOWN, 7), is_there=True) == {"t": 7}
     with pytest.raises(StoreUnavailable, match="looking"):
         admin.ask("looking", Asked(UNKNOWN, 7))
+
+
+def test_what_a_try_before_has_done_is_not_refused() -> None:
+    admin = WatchedAdmin(ADDRESS, SETTINGS)
+    leaderless = KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE))
+    done = KafkaException(KafkaError(KafkaError.INVALID_PARTITIONS))
+    asked = Asked(leaderless, done)
+    assert admin.ask("adding", asked, done_before=KafkaError.INVALID_PARTITIONS) == {}
+    with pytest.raises(StoreUnavailable, match="adding"):
+        admin.ask("adding", Asked(done))
+
+
+def test_more_partitions_than_redis_has_exact_scores_for_are_refused_before_kafka_is_asked() -> None:
+    topic = LogTopic(WatchedAdmin(ADDRESS, SETTINGS), packet_bytes_max=1_000)
+    with pytest.raises(
+        StoreUnavailable, match=r"topic embermq\.msg\.all: 129 partitions are more than the 128"
+    ):
+        topic.add_partitions(129)
+    last = position_of(EXACT_PARTITIONS - 1, OFFSET_END - 1)
+    assert int(float(last)) == last and int(float(last - 2)) == last - 2
+    beyond = position_of(EXACT_PARTITIONS, 1)
+    assert int(float(beyond)) != beyond
 
 
 def test_so_are_its_offsets() -> None:

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.source_header import encode_source
 from tests.unit.formats.test_log_record import encode, records
 
 from embermq.formats.kafka_record import (
@@ -17,7 +18,6 @@ from embermq.formats.kafka_record import (
     KafkaRecord,
     decode_frame,
     decode_kafka_record,
-    encode_source,
     kafka_bytes,
     read_source,
 )

@@ -163,17 +163,25 @@ class WatchedAdmin:
                 return
 
     def ask(
-        self, doing: str, request: Callable[[], Mapping[Any, Future[Any]]], *, is_there: bool = False
+        self,
+        doing: str,
+        request: Callable[[], Mapping[Any, Future[Any]]],
+        *,
+        is_there: bool = False,
+        done_before: int = KafkaError.NO_ERROR,
     ) -> dict[Any, Any]:
         """The answers to one request; it is sent again while a partition has no leader, a server is new to it, and
-        the like. `is_there`: another server has named the topic, so one that does not know it will. Raises
-        StoreUnavailable after `request_timeout_s`."""
+        the like. `is_there`: another server has named the topic, so one that does not know it will. `done_before`: the
+        error with which Kafka refuses what has been done already; there are no answers then. Raises StoreUnavailable
+        after `request_timeout_s`."""
         deadline_s = time.monotonic() + self.settings.request_timeout_s
         while True:
             try:
                 answers = request()
                 return {asked: self.result(answer) for asked, answer in answers.items()}
             except (KafkaException, TimeoutError) as error:
+                if isinstance(error, KafkaException) and error_of(error).code() == done_before:
+                    return {}
                 may_pass = isinstance(error, KafkaException) and (
                     may_work_later(error_of(error)) or (is_there and is_unknown(error_of(error)))
                 )

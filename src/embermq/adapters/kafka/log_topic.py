@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from embermq.adapters.kafka.client import LOG, RETRY_S, WatchedAdmin, error_of, told, unavailable
 from embermq.formats.kafka_record import HEADERS_BYTES, record_bytes_max
+from embermq.model.position import EXACT_PARTITIONS
 from embermq.ports.errors import StoreUnavailable
 
 REQUEST_BYTES = 64 * 1024
@@ -110,6 +111,7 @@ class LogTopic:
             self._create()
             replicas = self._replicas(wait=True)
         assert replicas is not None
+        self._check_partitions(self.partitions)
         found = self._describe()
         if _record_limit(found) < self.record_bytes_max:
             found = self._raise_record_limit(found)
@@ -122,6 +124,7 @@ class LogTopic:
         """Make sure that there are so many; those that are there stay as they are."""
         if total <= self.partitions:
             return
+        self._check_partitions(total)
         timeout_s = self._settings.request_timeout_s
         request = partial(
             self._admin.client.create_partitions,
@@ -129,7 +132,9 @@ class LogTopic:
             operation_timeout=timeout_s,
             request_timeout=timeout_s,
         )
-        self._admin.ask(f"cannot add a partition to topic {self.name}", request, is_there=True)
+        # Kafka refuses it as none more than there are when a try before has taken effect: whether it has is seen below.
+        doing = f"cannot add a partition to topic {self.name}"
+        self._admin.ask(doing, request, is_there=True, done_before=KafkaError.INVALID_PARTITIONS)
         deadline_s = time.monotonic() + timeout_s
         while len(self._replicas(wait=True) or ()) < total:  # not every server knows it at once
             if time.monotonic() > deadline_s:
@@ -137,6 +142,14 @@ class LogTopic:
                     f"{self._admin.address}: topic {self.name}: partition {total - 1} was added and does not come up"
                 )
             self._admin.pause(RETRY_S)
+
+    def _check_partitions(self, total: int) -> None:
+        if total > EXACT_PARTITIONS:
+            raise StoreUnavailable(
+                f"{self._admin.address}: topic {self.name}: {total} partitions are more than the {EXACT_PARTITIONS} "
+                "whose positions Redis holds exactly; a new log, with another kafka.prefix and a new data directory, "
+                "begins with one"
+            )
 
     def durability(self) -> Durability | None:
         """What is there, for a report; None when there is no topic yet."""
