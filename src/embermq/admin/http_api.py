@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from http import HTTPStatus
 from inspect import isawaitable
@@ -71,7 +72,9 @@ def create_api(
     async def by_raw_path(scope: Scope, receive: Receive, send: Send) -> None:
         """Names in it may hold any character, `/` and the end of a line too."""
         raw_path: bytes = scope.get("raw_path") or b""
-        await api({**scope, "path": raw_path.decode("ascii", "replace")}, receive, send)
+        # It has told of what it raises, and answered: the application around it would tell of it once more.
+        with suppress(Exception):
+            await api({**scope, "path": raw_path.decode("ascii", "replace")}, receive, send)
 
     return by_raw_path
 

@@ -17,6 +17,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from embermq.admin.problem import Problem
 from embermq.admin.refusals import Refusals, Why
+from embermq.admin.settings import HEADER_BYTES_MAX
 
 TASKS_PER_CONNECTION = 2
 """One that answers, and one whose peer has gone, or that has just answered."""
@@ -57,6 +58,13 @@ class TimedConnection(H11Protocol):
             await _unavailable(told)(scope, receive, send)
             return
 
+        if _head_bytes(scope) > HEADER_BYTES_MAX:
+            status = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
+            self.refusals.add(Why.TOO_LARGE)
+            told = f"what stands before the body has more than {HEADER_BYTES_MAX} bytes"
+            await _problem(status, told)(scope, receive, send)
+            return
+
         async def counted(message: Message) -> None:
             if message["type"] == "http.response.start" and message["status"] in _WHY:
                 self.refusals.add(_WHY[message["status"]])
@@ -68,6 +76,8 @@ class TimedConnection(H11Protocol):
             if not self.cycle.response_started:
                 told = "the broker stops; what was asked may be done, or a part of it"
                 await _unavailable(told)(scope, receive, send)
+        except Exception:  # the application has told of it and answered: uvicorn would tell of it once more
+            _log.debug("answered with 500")
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -165,8 +175,17 @@ class TimedConnection(H11Protocol):
             longest.transport.abort()
 
 
+def _head_bytes(scope: Scope) -> int:
+    """Of a request, about: h11 bounds a head that comes in pieces alone."""
+    line = len(scope["raw_path"]) + len(scope["query_string"])
+    return line + sum(len(name) + len(value) + len(": \r\n") for name, value in scope["headers"])
+
+
 def _unavailable(told: str) -> Response:
-    status = HTTPStatus.SERVICE_UNAVAILABLE
+    return _problem(HTTPStatus.SERVICE_UNAVAILABLE, told)
+
+
+def _problem(status: HTTPStatus, told: str) -> Response:
     body = msgspec.json.encode(Problem("about:blank", status.phrase, status, told))
     return Response(body, status, {"connection": "close"}, media_type="application/problem+json")
 

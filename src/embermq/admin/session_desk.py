@@ -26,6 +26,7 @@ from embermq.admin.session_values import (
 from embermq.delivery.application.log_lifecycle import LogLifecycle
 from embermq.durability.retention import RetentionState
 from embermq.intake.broker import Broker
+from embermq.model.position import offset_of, partition_of
 from embermq.mqtt.wire.reason_codes import ReasonCode
 from embermq.mqtt.wire.version import ProtocolVersion
 from embermq.ports.errors import StoreError
@@ -72,7 +73,13 @@ class SessionDesk:
         if retained is None:
             return []
         return [
-            PinView(reader=pin.name, next_offset=pin.next_offset, behind=pin.behind) for pin in retained.pins
+            PinView(
+                reader=pin.name,
+                partition=partition_of(pin.next_offset),
+                next_offset=offset_of(pin.next_offset),
+                behind=pin.behind,
+            )
+            for pin in retained.pins
         ]
 
     def disconnect(self, client_id: str) -> None:

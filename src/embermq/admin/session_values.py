@@ -67,9 +67,10 @@ class SessionDetail(Struct, frozen=True, kw_only=True):
 
 
 class PinView(Struct, frozen=True, kw_only=True):
-    """A reader of the message log: nothing from `next_offset` on leaves the log before it has it."""
+    """A reader of the message log: nothing from `next_offset` of the partition on leaves the log before it has it."""
 
     reader: str
+    partition: int
     next_offset: int
     behind: int
 

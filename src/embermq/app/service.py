@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -28,6 +28,7 @@ from embermq.edge.listener_settings import Listener
 from embermq.edge.mqtt_server import MqttServer
 from embermq.edge.settings import Address, UnixAddress
 from embermq.edge.tick_loop import TickLoop
+from embermq.model.position import offset_of, partition_of
 from embermq.pipeline.paused import pause_queries, paused_queries
 from embermq.pipeline.settings import pin_policies
 from embermq.pipeline.status import PipelineStatus, read_status
@@ -115,7 +116,7 @@ class BrokerService:
     def pipeline_status(self) -> Mapping[str, object]:
         found: dict[str, object] = msgspec.to_builtins(self._pipeline or read_status(self._data_dir))
         if self.retained is not None:
-            found["log"] = msgspec.to_builtins(self.retained)
+            found["log"] = shown_retention(self.retained)
         return found
 
     def metrics_text(self) -> str:
@@ -329,3 +330,15 @@ class BrokerService:
             return False
         said = listener.own.allow_anonymous
         return self._settings.clients.allow_anonymous if said is None else said
+
+
+def shown_retention(state: RetentionState) -> dict[str, Any]:
+    """What people are shown of it: partition and offset of each position apart."""
+    found: dict[str, Any] = msgspec.to_builtins(state)
+    for name in ("start", "end"):
+        position = found[f"{name}_offset"]
+        found |= {f"{name}_partition": partition_of(position), f"{name}_offset": offset_of(position)}
+    for pin in found["pins"]:
+        position = pin["next_offset"]
+        pin |= {"partition": partition_of(position), "next_offset": offset_of(position)}
+    return found

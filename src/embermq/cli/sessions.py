@@ -111,8 +111,10 @@ def delete(broker: ControlClient, client_id: ClientId, *, yes: Yes = False) -> l
 def pins(broker: ControlClient) -> Told:
     """Show who reads the message log, furthest behind first. Nothing leaves the log before they have it."""
     found = msgspec.convert(broker.ask(ops.LIST_PINS), list[PinView])
-    rows = [(shown(pin.reader), f"{pin.next_offset:,}", f"{pin.behind:,}") for pin in found]
-    return Told(found, table([("reader", "position", "behind"), *rows], names=1))
+    rows = [
+        (shown(pin.reader), str(pin.partition), f"{pin.next_offset:,}", f"{pin.behind:,}") for pin in found
+    ]
+    return Told(found, table([("reader", "partition", "offset", "behind"), *rows], names=1))
 
 
 @broker_command(app, "logs")

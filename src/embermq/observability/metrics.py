@@ -12,6 +12,7 @@ from embermq.edge.clock import ClockStatistics
 from embermq.edge.mqtt_server import ServerStatistics
 from embermq.edge.tick_loop import TickStatistics
 from embermq.model.counters import Counters
+from embermq.model.position import offset_of, partition_of
 from embermq.observability.metric_help import help_of
 from embermq.observability.queue_metrics import queue_metrics
 from embermq.pipeline.status import PIPELINE_STATES, PipelineStatus
@@ -181,8 +182,17 @@ def _alerts(state: AlertStatistics) -> Iterator[Metric]:
 
 
 def _retention(state: RetentionState) -> Iterator[Metric]:
-    yield GaugeMetricFamily("embermq_log_start_offset", "first offset kept", value=state.start_offset)
-    yield GaugeMetricFamily("embermq_log_end_offset", "first offset not used yet", value=state.end_offset)
+    for name, text, position in (
+        ("embermq_log_start_offset", "first offset kept, of its partition", state.start_offset),
+        (
+            "embermq_log_end_offset",
+            "first offset not used yet, of the partition written to",
+            state.end_offset,
+        ),
+    ):
+        place = GaugeMetricFamily(name, text, labels=["partition"])
+        place.add_metric([str(partition_of(position))], offset_of(position))
+        yield place
     yield GaugeMetricFamily("embermq_log_body_bytes", "bytes of record bodies kept", value=state.body_bytes)
     yield GaugeMetricFamily(
         "embermq_log_parked_bytes", "bytes of record bodies parked for applications", value=state.parked_bytes

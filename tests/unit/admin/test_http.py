@@ -141,12 +141,13 @@ def test_errors_are_problem_documents(path: str, method: str, status: int, title
     assert path in problem["detail"]
 
 
-def test_a_failure_inside_shows_nothing_of_itself() -> None:
+def test_a_failure_inside_shows_nothing_of_itself_and_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
     service = FakeService()
     service.status = "broken"
     status, kind, body = asked(service, "/api/v1/pipeline")
     assert (status, kind) == (500, "application/problem+json")
     assert b"secret" not in body
+    assert [record.getMessage() for record in caplog.records] == ["GET /api/v1/pipeline failed"]
 
 
 def test_the_event_loop_hears_that_there_is_no_memory() -> None:
@@ -304,6 +305,7 @@ TO_SLOW = b"POST /api/v1/slow HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\
         ([b"GET /health HTTP/1.1\r\n\r\n"], b"400", Why.MALFORMED),
         ([b"GET /health HTTP/1.1\r\nHost: x\r\nA b: c\r\n\r\n"], b"400", Why.MALFORMED),
         ([b"GET /health HTTP/1.1\r\nHost: x\r\nX: " + b"x" * 20_000], b"431", Why.TOO_LARGE),
+        ([b"GET /health HTTP/1.1\r\nHost: x\r\nX: " + b"x" * 20_000 + b"\r\n\r\n"], b"431", Why.TOO_LARGE),
         ([b"GET /health HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: x\r\n\r\n"], b"501", Why.MALFORMED),
         ([TO_SLOW, b"no number\r\n"], b"400", Why.MALFORMED),
         ([ASKED, b"no number\r\n"], b"405", Why.MALFORMED),  # behind the answer
