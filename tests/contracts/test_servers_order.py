@@ -106,6 +106,16 @@ def test_a_new_session_of_the_client_waits_for_what_the_old_one_hands_on(
     assert {entry.row.generation for entry in servers.sessions.load().sessions} == {2, 3}
 
 
+@pytest.mark.promise("device-9")
+def test_a_session_that_hands_on_is_read_to_its_end(servers: ServersStores) -> None:
+    """Also behind the first page, while the claim of the next one waits."""
+    begins(servers, sessions=[AGAIN], handing_on=[1])
+    assert [found.offset for found in servers.queue.page(1, 0, 10)] == [5]
+    begins(servers, queue_rows=[row(2)], handed_on=[(1, 2)], deleted_sessions=[1])
+    assert servers.queue.page(1, 0, 10) == []
+    assert owners(servers) == {2}
+
+
 def test_two_that_hand_on_to_one_another_do_not_wait_for_ever(servers: ServersStores) -> None:
     servers.link.away = True
     both = [(1, 2), (2, 1)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.support.hand_driven import HandDrivenBroker, HandLink
 
+from embermq.delivery.device.requests import PAGE_MESSAGES
 from embermq.mqtt.wire.packets import Puback, Publish, Pubrec
 from embermq.mqtt.wire.properties import Properties
 from embermq.sessions.settings import MqttSettings
@@ -97,6 +98,40 @@ def test_what_is_handed_over_is_stored_with_its_new_session(hand: HandDrivenBrok
     assert again.keeps("a").payloads == []
     assert again.keeps("b").payloads == [b"1"]
     assert other.payloads == [b"1"]
+
+
+@pytest.mark.promise("device-9")
+@pytest.mark.parametrize("ends", [False, True])
+def test_what_is_handed_over_is_stored_before_it_goes_from_its_old_session(
+    hand: HandDrivenBroker, *, ends: bool
+) -> None:
+    """Also for who is there and may acknowledge it at once: the log is read again from behind it."""
+    leaver = a_member(hand, "a", keeps=True, acknowledges=False)
+    hand.connects("p").publishes("t", b"1")
+    hand.settle()
+    hand.passes(s=1)
+    if ends:
+        leaver.drops()
+        hand.passes(s=1)
+    a_member(hand, "b", keeps=True, acknowledges=False)
+    if ends:
+        hand.connects("a", clean_start=True)
+    else:
+        leaver.drops()
+    hand.settle()
+    assert hand.restarted().keeps("b").payloads == [b"1"]
+
+
+def test_a_long_queue_of_a_session_that_ends_is_handed_over_to_its_end(hand: HandDrivenBroker) -> None:
+    leaver = a_member(hand, "a", keeps=True)
+    leaver.drops()
+    payloads = [b"%d" % number for number in range(3 * PAGE_MESSAGES)]
+    hand.connects("p").publishes("t", *payloads)
+    hand.settle()
+    other = a_member(hand, "b", keeps=True)
+    hand.connects("a", clean_start=True)
+    hand.settle()
+    assert other.payloads == payloads
 
 
 def test_what_waits_for_the_window_is_handed_over_too(hand: HandDrivenBroker) -> None:

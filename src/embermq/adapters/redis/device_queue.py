@@ -59,17 +59,23 @@ class RedisDeviceQueue(DeviceQueue):
         self, generation: int, after_seq: int, limit: int, then: Rows, *, bytes_max: int | None = None
     ) -> None:
         owner = self._owners.get(generation)
-        if owner is None:
+        leaving = self._owners.leaving.get(generation)
+        if owner is None and leaving is None:
             then([])
             return
+        owner = leaving or owner
+        assert owner is not None
         keys = owner.keys
         names = (keys.session, keys.messages, keys.sent, keys.released)
         args = (owner.fence, len(keys.message.encode()), score_of(after_seq), limit, bytes_max or 0)
+        # What replaces a session that leaves waits for it, so its further pages may not come behind that. What was
+        # written of it is there: the first page was read behind it.
+        key = keys.session if leaving is None else keys.messages
 
         def go_on(after_seq: int) -> None:
             self.page(generation, after_seq, limit, then, bytes_max=bytes_max)
 
-        self._link.ask(keys.session, PAGE, names, args, partial(self._page, owner, then, go_on))
+        self._link.ask(key, PAGE, names, args, partial(self._page, owner, then, go_on))
 
     def oldest(self, generation: int, after_seq: int, limit: int, then: Sizes) -> None:
         owner = self._owners.get(generation)

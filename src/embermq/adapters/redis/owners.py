@@ -53,6 +53,8 @@ class Owners:
         self._generations: dict[str, int] = {}
         self.wills: dict[int, str] = {}
         """Client ids of the wills that are stored, by generation."""
+        self.leaving: dict[int, Owner] = {}
+        """Sessions that still hand on what they have, while a newer one of their client waits to replace them."""
         self.with_positions: dict[int, Owner] = {}
         """Those that may have positions to forget, longest without a message first."""
 

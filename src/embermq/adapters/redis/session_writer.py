@@ -149,6 +149,7 @@ class RedisSessionWriter:
                 self._clear(generation)
         for generation in [one for one in self._superseded if one not in self._handing_on]:
             superseded = self._superseded.pop(generation)
+            del self._owners.leaving[generation]
             if superseded.keepers:
                 superseded.wait(self._unanswered.when_stored)
             else:
@@ -229,6 +230,7 @@ class RedisSessionWriter:
                 self._applications.end(before)
             if before.generation in leaving:
                 key = before.keys.session
+                self._owners.leaving[before.generation] = before
                 self._superseded[before.generation] = _Superseded(self._link.held_keys.hold(key))
         owner = self._owners.take(row)
         keys = owner.keys

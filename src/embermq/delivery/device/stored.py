@@ -1,8 +1,9 @@
 """What the store holds of a session, as deliveries; and how it is offered to others when the session has ended."""
 
 from collections.abc import Callable
+from functools import partial
 
-from embermq.delivery.device.requests import Requests
+from embermq.delivery.device.requests import PAGE_MESSAGES, Requests
 from embermq.formats.damaged_records import DamagedRecords
 from embermq.model.message import Message
 from embermq.model.session_writes import QueueRow, QueueState, SessionWrites
@@ -53,6 +54,7 @@ class StoredOffers:
     ) -> None:
         self._damaged = damaged
         self._take = take
+        self._is_asking = self._goes_on = False
         self._then = then
         self._known = known
         self._rows = unstored.queue_rows
@@ -62,9 +64,27 @@ class StoredOffers:
         self._known.update(seq for _, seq in unstored.queue_dropped)
 
     def begin(self, requests: Requests, session: Session) -> None:
-        """Both are asked for before the deletion of the session can reach the store."""
+        """The session is not deleted before the end is reached (`SessionWrites.handing_on`)."""
         requests.in_flight(session.generation, self._offer)
-        requests.page(session.generation, 0, session.queued, self._finish)
+        self._read(requests, session.generation, 0)
+
+    def _read(self, requests: Requests, generation: int, after_seq: int) -> None:
+        """Page by page; stores that answer at once are asked in a loop."""
+        self._after_seq, self._goes_on = after_seq, True
+        while self._goes_on:
+            self._goes_on, self._is_asking = False, True
+            then = partial(self._page, requests, generation)
+            requests.page(generation, self._after_seq, PAGE_MESSAGES, then)
+            self._is_asking = False
+
+    def _page(self, requests: Requests, generation: int, rows: list[QueueRow]) -> None:
+        self._offer(rows)
+        if not rows:
+            self._finish()
+        elif self._is_asking:
+            self._after_seq, self._goes_on = rows[-1].seq, True
+        else:
+            self._read(requests, generation, rows[-1].seq)
 
     def _offer(self, rows: list[QueueRow]) -> None:
         for row in rows:
@@ -78,8 +98,7 @@ class StoredOffers:
             if delivery.shared and not (delivery.qos == 2 and was_sent):
                 self._take(delivery)
 
-    def _finish(self, rows: list[QueueRow]) -> None:
-        self._offer(rows)
+    def _finish(self) -> None:
         self._offer(self._rows)
         if self._then is not None:
             self._then()
