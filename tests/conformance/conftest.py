@@ -31,7 +31,6 @@ STRICT = {
     "mqtt.response_information": "answers/%c",
     "mqtt.keep_alive_max_s": 60,
     "mqtt.topic_alias_maximum": 0,
-    "mqtt.topic_alias_out_max": 0,
     "mqtt.receive_maximum": 5,
     "mqtt.session_expiry_max_s": 1000,
     "mqtt.packet_bytes_max": 1024,

@@ -120,7 +120,7 @@ class Connecting:
             properties = packet.properties
             link.packet_bytes_max = properties.maximum_packet_size or UNLIMITED_PACKET_BYTES
             link.problem_information = properties.request_problem_information is not False
-            alias_max = min(properties.topic_alias_maximum or 0, self._state.settings.topic_alias_out_max)
+            alias_max = min(properties.topic_alias_maximum or 0, self._state.settings.topic_alias_maximum)
             link.aliases_out_max = alias_max
             link.aliases_out = {} if alias_max else None
 

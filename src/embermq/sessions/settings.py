@@ -48,9 +48,8 @@ class MqttSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     sys_interval_s: Annotated[int, Meta(ge=0, le=86_400)] = 10
     """How often the topics below `$SYS/broker` are brought up to date; 0 = there are none."""
     topic_alias_maximum: Annotated[int, Meta(ge=0, le=65_535)] = 32
-    """Topic aliases that a v5 client may set up towards us; 0 = none [MQTT-3.2.2-17]."""
-    topic_alias_out_max: Annotated[int, Meta(ge=0, le=65_535)] = 32
-    """Topic aliases that we set up towards a v5 client, when it allows as many; 0 = none [MQTT-3.1.2-26]."""
+    """Topic aliases that a v5 client may set up towards us, and that we set up towards one that allows as many; 0 =
+    none [MQTT-3.2.2-17] [MQTT-3.1.2-26]."""
     max_qos: Annotated[int, Meta(ge=0, le=2)] = 2
     """The highest QoS for publishing and subscribing; told to v5 clients [MQTT-3.2.2-9]."""
     retain_available: bool = True
