@@ -27,8 +27,14 @@ Redrive = Callable[..., list[Letter]]
 
 
 def words_for(broker: BrokerProcess, queue: str) -> list[str]:
-    """The command without its wishes."""
-    return ["pipeline", "redrive", "--data-dir", str(broker.data_dir), "--queue", queue]
+    """The command without its wishes, with the broker's stores."""
+    stores = [
+        word
+        for key, value in broker.settings.items()
+        if key.startswith("stores.")
+        for word in ("--set", f"{key}={value}")
+    ]
+    return ["pipeline", "redrive", "--data-dir", str(broker.data_dir), *stores, "--queue", queue]
 
 
 def api(broker: BrokerProcess, queue: str, path: str) -> list[Letter]:

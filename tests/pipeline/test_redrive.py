@@ -283,7 +283,7 @@ def test_ctrl_c_ends_it_with_a_report(
 
     going = PuttingBack(Door(), rate=1_000_000, patience_s=1, progress=progress, notice=lambda _: None)
     monkeypatch.setattr("embermq.pipeline.jobs.putting_back.PIECE", 3)
-    report = job.redrive(PipelineSettings(), places, RedriveTerms(letters_in="dlq/q"), going)
+    report = job.redrive(PipelineSettings(), places.broker, RedriveTerms(letters_in="dlq/q"), going)
     assert asked == ["4-3", "4-4", "4-5"]
     assert (report.interrupted, report.chosen, report.put_back) == (True, 5, 1)
     assert (report.orphaned, report.missing_queues) == (1, ("q3",))
@@ -306,7 +306,7 @@ def test_a_damaged_file_is_told_before_spark_starts(places: Places, monkeypatch:
     places.broker.write_bytes(b"no database" * 1_000)
     going = PuttingBack(Nobody(), rate=None, patience_s=1, progress=lambda *_: None, notice=lambda _: None)
     with pytest.raises(RedriveError, match=r"broker\.db cannot be read: file is not a database"):
-        job.redrive(PipelineSettings(), places, RedriveTerms(letters_in="dlq/q"), going)
+        job.redrive(PipelineSettings(), places.broker, RedriveTerms(letters_in="dlq/q"), going)
 
 
 @pytest.mark.promise("queues-35", "pipeline-4")

@@ -15,6 +15,7 @@ from embermq.app.config import Settings
 from embermq.app.errors import StartError, UserError
 from embermq.app.pipeline_news import PipelineNews
 from embermq.app.pipeline_side import driver_settings, missing_jars
+from embermq.app.settings import SQLITE
 from embermq.observability.logs import configure_logging
 from embermq.pipeline.driver_lock import lock_driver
 from embermq.pipeline.errors import DriverLockError
@@ -32,7 +33,7 @@ def run_pipeline(settings: Settings) -> int:
     if problem := missing_jars(settings):
         raise StartError(problem)
     places = Places(Path(settings.data_dir))
-    if not places.broker.is_file():
+    if settings.stores.log == SQLITE and not places.broker.is_file():
         raise UserError(f"{places.data_dir} is not the data directory of a broker; name it with --data-dir")
     try:
         os.close(lock_driver(places))  # the driver takes it again: here to say so before anything is moved

@@ -13,8 +13,10 @@ from embermq.admin.operations import GET_QUEUE_STATS, REDRIVE_DEAD_LETTERS
 from embermq.app.config import Settings
 from embermq.app.control import ControlClient, NoAnswer
 from embermq.app.errors import EmberError, OptionError, UserError
+from embermq.app.letters_read import letters_file
 from embermq.pipeline.errors import BrokerAway, FilterError, PipelineError
 from embermq.pipeline.places import Places
+from embermq.ports.errors import StoreError
 from embermq.queues.names import QueueKind, queue_name
 
 if TYPE_CHECKING:
@@ -81,10 +83,11 @@ def run_redrive(order: RedriveOrder, settings: Settings, progress: Progress, not
             door, rate=order.rate, patience_s=PATIENCE_S, progress=progress, notice=notice
         )
         try:
-            return redrive(settings.pipeline, places, terms, putting_back)
+            with letters_file(settings, letters_in, with_bodies=order.wanted is not None) as letters:
+                return redrive(settings.pipeline, letters, terms, putting_back)
         except FilterError as error:
             raise OptionError(f"--filter: {error}") from error
-        except (PipelineError, UserError) as error:
+        except (PipelineError, StoreError, UserError) as error:
             told = f"; {putting_back.put_back:,} were put back, the others are dead letters still"
             raise RedriveFailed(f"{error}{told if putting_back.done else ''}") from error
 

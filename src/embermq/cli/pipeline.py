@@ -10,6 +10,7 @@ import msgspec
 import typer
 
 from embermq.app.errors import UserError
+from embermq.app.settings import SQLITE
 from embermq.cli.compact import command as compact
 from embermq.cli.fetch_jars import command as fetch_jars
 from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir, configuration
@@ -92,7 +93,7 @@ def status(
 
     settings = configuration(config, assignments, data_dir).settings
     directory = Path(settings.data_dir)
-    if not (directory / "broker.db").is_file():
+    if settings.stores.log == SQLITE and not (directory / "broker.db").is_file():
         raise UserError(f"{directory} is not the data directory of a broker; name it with --data-dir")
     try:
         look, problem = look_at_log(settings), ""

@@ -21,7 +21,6 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from embermq.pipeline.batch import batch_session
 from embermq.pipeline.errors import FilterError, RedriveError
 from embermq.pipeline.jobs.putting_back import PuttingBack
-from embermq.pipeline.places import Places
 from embermq.pipeline.schema import letter_schema
 from embermq.pipeline.settings import PipelineSettings
 from embermq.pipeline.sources.dead_letters import FORMAT, DeadLettersSource, LetterBounds, LetterFile
@@ -106,17 +105,17 @@ class RedriveReport(Struct, frozen=True, kw_only=True):
 
 
 def redrive(
-    settings: PipelineSettings, places: Places, terms: RedriveTerms, putting_back: PuttingBack
+    settings: PipelineSettings, letters: Path, terms: RedriveTerms, putting_back: PuttingBack
 ) -> RedriveReport:
-    """Start Spark when there is a dead letter at all, then put back what the filter chose. Ctrl-C ends the second part
-    with a report. Raises FilterError, RedriveError, BrokerAway."""
+    """Start Spark when there is a dead letter at all in the file `letters`, then put back what the filter chose. Ctrl-C
+    ends the second part with a report. Raises FilterError, RedriveError, BrokerAway."""
     began = time.monotonic()
-    file = LetterFile(places.broker)
+    file = LetterFile(letters)
     try:
         file.wait_for_log(CHECKPOINT_WAIT_S)  # what was buried just now
         bounds = file.bounds(terms.letters_in)
     except sqlite3.Error as error:
-        raise RedriveError(f"{places.broker} cannot be read: {error}") from error
+        raise RedriveError(f"{letters} cannot be read: {error}") from error
     finally:
         file.close()
     selection = Selection(array("q"))
@@ -125,7 +124,7 @@ def redrive(
             tempfile.TemporaryDirectory(prefix="embermq-") as work,
             batch_session(settings, terms.tasks, Path(work)) as spark,
         ):
-            selection = select_letters(spark, places, terms, bounds)
+            selection = select_letters(spark, letters, terms, bounds)
     is_interrupted = False
     if bounds is not None and not terms.dry:
         try:
@@ -151,16 +150,14 @@ def redrive(
     )
 
 
-def select_letters(
-    spark: SparkSession, places: Places, terms: RedriveTerms, bounds: LetterBounds
-) -> Selection:
+def select_letters(spark: SparkSession, file: Path, terms: RedriveTerms, bounds: LetterBounds) -> Selection:
     """Judge every dead letter once. Raises FilterError, RedriveError."""
     for logger in _SPARK_LOGGERS:
         PySparkLogger.getLogger(logger).disabled = True  # they say on standard error what is raised as well
     with_messages = terms.wanted is not None and _names_the_message(spark, terms.wanted)
     spark.dataSource.register(DeadLettersSource)
     letters = spark.read.format(FORMAT).options(
-        path=str(places.broker),
+        path=str(file),
         generation=str(bounds.generation),
         start=str(bounds.start),
         end=str(bounds.end),

@@ -1,0 +1,60 @@
+"""The messages of one durable queue in Redis, read beside the broker that owns it: for a look, page by page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import redis
+
+from embermq.adapters.redis.blocking import BlockingRedis
+from embermq.adapters.redis.queue_store import ANSWER_BYTES, BODIES, SCANNED
+from embermq.formats.redis_layout import LayoutError
+from embermq.formats.redis_queues import EndedQueue, decode_entry, decode_queue, queue_keys
+from embermq.model.queue_rows import EntryRow, QueueSettingsRow
+from embermq.ports.errors import StoreError
+
+
+class RedisQueueMessages:
+    """Reads the queue `name`. What comes or goes meanwhile may be seen or not. Raises StoreError."""
+
+    def __init__(self, server: BlockingRedis, name: str) -> None:
+        self._redis = server
+        self._keys = queue_keys(name)
+
+    def queue(self) -> QueueSettingsRow | None:
+        """None for one that is not there."""
+        value = self._redis.command(self._keys.queue, "GET", self._keys.queue)
+        if value is None:
+            return None
+        try:
+            found = decode_queue(self._keys.queue, value if isinstance(value, bytes) else b"")
+        except LayoutError as error:
+            raise StoreError(str(error)) from error
+        return None if isinstance(found, EndedQueue) else found
+
+    def entries(self, generation: int) -> Iterator[list[EntryRow]]:
+        """In no order; one may come twice."""
+        key = self._keys.entries
+        cursor: object = 0
+        try:
+            while True:
+                cursor, page = self._redis.at(key).hscan(key, cursor, count=SCANNED)
+                yield [decode_entry(key, generation, int(field), value) for field, value in page.items()]
+                if not cursor:
+                    return
+        except (redis.RedisError, OSError) as error:
+            raise self._redis.failure(error) from error
+        except (LayoutError, ValueError) as error:
+            raise StoreError(f"key {key!r}: {error}") from error
+
+    def bodies(self, sequences: list[int]) -> Iterator[tuple[int, bytes]]:
+        """The records of those that are there."""
+        while sequences:
+            found = self._redis.run(
+                self._keys.bodies, BODIES, [self._keys.bodies], [ANSWER_BYTES, *sequences]
+            )
+            assert isinstance(found, list) and found
+            for sequence, body in zip(sequences, found, strict=False):
+                if isinstance(body, bytes):
+                    yield sequence, body
+            sequences = sequences[len(found) :]
