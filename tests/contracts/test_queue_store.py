@@ -111,6 +111,17 @@ def test_what_is_removed_goes_with_its_marks(stores: Stores) -> None:
     assert [row.ticket for row in queue.delayed] == [21]
 
 
+def test_a_message_goes_with_the_marks_of_very_many_groups(stores: Stores) -> None:
+    names = [f"g{number}" for number in range(9_000)]
+    groups = {(3, name): replace(GROUP, group=name) for name in names}
+    marks = {(3, name, number): GroupMark(MessageState.ACKED) for name in names for number in (7, 8)}
+    other = replace(ENTRY, sequence=8)
+    stores.write(records=[record(b"")], queues=queue_writes(ENTRY, other, groups=groups, marks=marks))
+    stores.write(queues=QueueWrites(removed={(3, 7): 0}))
+    (queue,) = loaded(stores)
+    assert {sequence for _, _, sequence in queue.marks} == {8} and len(queue.marks) == len(names)
+
+
 def test_a_group_ends_before_one_of_the_same_name_begins(stores: Stores) -> None:
     marks = {(3, group, 7): RETRY for group in ("workers", "other")}
     stores.write(

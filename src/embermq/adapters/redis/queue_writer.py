@@ -76,6 +76,8 @@ class RedisQueueWriter:
             self._has_swept = True
             for owner in self._owners:
                 self._look_at_groups(owner)
+        if not writes:
+            return
         if writes.queues:
             args = (max(writes.queues) + 1,)
             counted = self._unanswered.asked_for_nobody()

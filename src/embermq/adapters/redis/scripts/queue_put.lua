@@ -86,11 +86,13 @@ if last >= first then
   call('HDEL', KEYS[4], unpack(ARGV, first, last))
   if last_group >= first_group and call('EXISTS', KEYS[6]) == 1 then
     for i = first, last do
-      local fields = {}
-      for group = first_group, last_group do
-        fields[#fields + 1] = ARGV[i] .. ':' .. ARGV[group]
+      for from = first_group, last_group, 1000 do -- no call takes more than some thousand
+        local fields = {}
+        for group = from, math.min(from + 999, last_group) do
+          fields[#fields + 1] = ARGV[i] .. ':' .. ARGV[group]
+        end
+        call('HDEL', KEYS[6], unpack(fields))
       end
-      call('HDEL', KEYS[6], unpack(fields))
     end
   end
 end
