@@ -16,7 +16,9 @@ from tests.contracts.stores import KINDS, Stores
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Suites that say `ON_SERVERS` run on the stores of the servers profile, too; with `ON_CLUSTER` also where these
     have a Redis Cluster."""
-    own = any("stores" in mark.args[0] for mark in metafunc.definition.iter_markers("parametrize"))
+    own = hasattr(metafunc.module, "stores") or any(
+        "stores" in mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")
+    )
     if "stores" in metafunc.fixturenames and not own:
         servers = ["servers"] if getattr(metafunc.module, "ON_SERVERS", False) else []
         servers += ["servers_cluster"] if getattr(metafunc.module, "ON_CLUSTER", False) else []
