@@ -36,8 +36,10 @@ def test_of_two_with_one_packet_id_the_newer_one_is_under_way() -> None:
     marks = play.hand.store.shared.marks
     (key,) = [key for key, mark in marks.items() if mark.packet_id == first.packet_id]
     marks[key] = replace(marks[key], packet_id=second.packet_id)
-    back = play.crashes().comes("one", acknowledges=False)
+    play = play.crashes()
+    back = play.comes("one", acknowledges=False)
     assert (back.payloads, back.all(Pubrel)) == ([b"newer"], [])
+    assert left(play) == [(1, QueueState.SENT)]
 
 
 def test_what_is_parked_is_sent_from_there_alone() -> None:
