@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
-from embermq.delivery.device.cursors import Cursors
 from embermq.delivery.device.draining import Draining, unstored_writes
 from embermq.delivery.device.limit import QueueLimit
 from embermq.delivery.device.linger import Linger
@@ -24,9 +23,7 @@ from embermq.delivery.sending import (
     send_pubrel,
     stored_frame,
 )
-from embermq.durability.lost_data import LostData
 from embermq.model.message import Message
-from embermq.model.session_cursor import SessionCursor
 from embermq.model.session_writes import QueueMark, QueueRow, QueueState
 from embermq.ports.device_queue import DeviceQueue
 from embermq.routing.router import Receiver
@@ -51,9 +48,6 @@ class DevicePath(DeliveryPath):
         self._draining: Draining
         self._settings = settings
         self.linger = Linger(settings.linger_ms)
-        self.cursors = Cursors()
-        self.lost_data: LostData | None = None
-        """What has to be asked about rows that are read, after a start on session data that had lost something."""
         self._state: BrokerState
         self._wanting_page: list[Session] = []
         self._touched: set[Session] = set()
@@ -67,11 +61,6 @@ class DevicePath(DeliveryPath):
         self._state = state
         self._limit = QueueLimit(state, self.requests, self._settings)
         self._draining = Draining(state, self.requests)
-
-    def begin(self, sessions: list[Session], cursors: dict[int, SessionCursor], lost: LostData) -> None:
-        """Go on from what was read at start."""
-        self.cursors.restore(sessions, cursors, lost.floor)
-        self.lost_data = lost or None
 
     # Messages come in
 
@@ -192,7 +181,6 @@ class DevicePath(DeliveryPath):
         )
         self._state.tick.session_writes.queue_rows.append(row)
         self._state.counters.messages_stored += 1
-        self.cursors.stored(session, delivery.offset, state)
         self._limit.note(session)
         if self._touched_batch is not self._state.tick.batch:
             self._touched_batch, self._touched = self._state.tick.batch, set()
@@ -223,17 +211,6 @@ class DevicePath(DeliveryPath):
                 self._add_row(session, delivery, QueueState.QUEUED)
             session.backlog = session.link is not None
 
-    def _is_consumed(self, session: Session, row: QueueRow) -> bool:
-        """A row of session data older than the log: the client has had it, and it goes now."""
-        assert self.lost_data is not None
-        if not self.lost_data.is_consumed(row):
-            return False
-        self._state.tick.session_writes.queue_dropped.append((session.generation, row.seq))
-        session.forget_stored(len(row.record))
-        self._state.counters.deliveries_outdated += 1
-        self.cursors.moved(session)
-        return True
-
     def advance(self, now_ms: int) -> None:
         """Write deliveries that were not acknowledged in time; move the dispatcher's floor."""
         unsettled, end_offset = self.linger.due(now_ms)
@@ -250,19 +227,13 @@ class DevicePath(DeliveryPath):
             self._state.tick.writes.dispatcher_floor = self._floor_due
             self._floor_due = -1
             self._floor_written_ms = now_ms
-            self.cursors.write(self._state.tick.writes, now_ms)
-        elif 0 < self.cursors.next_ms <= now_ms:
-            self.cursors.write(self._state.tick.writes, now_ms)
 
     @property
     def next_ms(self) -> int:
         """When `advance` next has something to do; 0 for never."""
         if self._floor_due >= 0:
             return self._floor_written_ms + FLOOR_WRITE_MS
-        linger_ms, cursors_ms = self.linger.next_ms, self.cursors.next_ms
-        if not linger_ms or not cursors_ms:
-            return linger_ms or cursors_ms
-        return min(linger_ms, cursors_ms)
+        return self.linger.next_ms
 
     # Pages of the backlog
 
@@ -308,7 +279,6 @@ class DevicePath(DeliveryPath):
         if not rows:
             if next_seq == session.queue_seq_next:
                 session.backlog = False
-                self.cursors.read_all(session)
             elif not session.uncommitted:
                 self._want_page(session)
             return
@@ -321,7 +291,6 @@ class DevicePath(DeliveryPath):
                 self._want_page(session)
             return
         session.queue_read_seq = taken[-1].seq
-        self.cursors.read_to(session, taken[-1].offset)
         self._send_when_marked(session, link, taken)
 
     def _send_when_marked(self, session: Session, link: Link, rows: list[QueueRow]) -> None:
@@ -333,8 +302,6 @@ class DevicePath(DeliveryPath):
                 writes.queue_dropped.append((session.generation, row.seq))
                 session.forget_stored(len(row.record))
                 self._state.counters.dropped_expired += 1
-                continue
-            if self.lost_data is not None and self._is_consumed(session, row):
                 continue
             delivery = delivery_from(row, self._state.damaged)
             if delivery is None:
@@ -412,7 +379,6 @@ class DevicePath(DeliveryPath):
 
     def _mark_done(self, session: Session, delivery: Delivery) -> None:
         session.forget_stored(len(delivery.record))
-        self.cursors.moved(session)
         mark = QueueMark(
             session.generation, delivery.seq, delivery.offset, QueueState.DONE, delivery.packet_id
         )
@@ -500,8 +466,6 @@ class DevicePath(DeliveryPath):
             return
         owed: list[Delivery] = []
         for row in rows:
-            if self.lost_data is not None and self._is_consumed(session, row):
-                continue
             is_there = row.record or row.state == QueueState.RELEASED
             delivery = delivery_from(row, self._state.damaged) if is_there else None
             if delivery is not None:
@@ -521,7 +485,6 @@ class DevicePath(DeliveryPath):
         session.paging = False
         session.queue_read_seq = session.queue_dropped_seq
         session.backlog = session.queued > len(owed)
-        self.cursors.comes(session)
         if not self._state.drains:
             self._limit.enforce(session)
         if not session.queued:
@@ -568,7 +531,6 @@ class DevicePath(DeliveryPath):
         """The client is gone: write what is in memory only."""
         self._spill(session)
         self._draining.forget(session)
-        self.cursors.leaves(session)
         session.window.clear()
         session.resend = session.unsent = None
         session.backlog = session.paging = False
@@ -579,7 +541,6 @@ class DevicePath(DeliveryPath):
         session.paging = session.backlog = False
         self._limit.forget(session)
         self._draining.forget(session)
-        self.cursors.forget(session)
 
     def writable(self, session: Session) -> None:
         self.refill(session)
