@@ -26,7 +26,7 @@ def command(
     assignments: Assignments = None,
     as_json: AsJson = False,
 ) -> None:
-    """Merge small files of the lake, and delete what it need not keep. A running pipeline does that by itself."""
+    """Put the lake in order. It merges files and deletes what is too old, as a running pipeline does by itself."""
     from embermq.cli.message_bar import MessageBar
     from embermq.pipeline.errors import PipelineError
     from embermq.pipeline.jobs.compact import compact
