@@ -12,7 +12,6 @@ import pytest
 from tests.contracts.kafka_stores import KafkaStores
 from tests.contracts.test_tick_store import record
 from tests.support.kafka_server import KafkaServer
-from tests.support.redis_server import RedisServer
 
 from embermq.adapters.kafka import source_records
 from embermq.adapters.kafka.failures import Failures
@@ -26,8 +25,8 @@ COUNT = 300
 
 
 @pytest.fixture
-def stores(kafka: KafkaServer, redis_server: RedisServer, tmp_path: Path) -> Iterator[KafkaStores]:
-    opened = KafkaStores(kafka, redis_server.url, tmp_path)
+def stores(kafka: KafkaServer, tmp_path: Path) -> Iterator[KafkaStores]:
+    opened = KafkaStores(kafka, tmp_path)
     yield opened
     opened.close()
 

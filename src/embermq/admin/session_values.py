@@ -49,7 +49,8 @@ class SessionView(Struct, frozen=True, kw_only=True):
 
 
 class SubscriptionView(Struct, frozen=True, kw_only=True):
-    """One subscription; `topic_filter` is as the client sent it, `identifier` 0 for none."""
+    """One subscription; `topic_filter` is as the client sent it, `identifier` 0 for none. `group_queued`: messages
+    stored for the group of a shared one, None where it has no queue."""
 
     topic_filter: str
     qos: int
@@ -57,6 +58,7 @@ class SubscriptionView(Struct, frozen=True, kw_only=True):
     retain_as_published: bool
     retain_handling: int
     identifier: int
+    group_queued: int | None
 
 
 class SessionDetail(Struct, frozen=True, kw_only=True):
