@@ -17,7 +17,7 @@ SERVERS_READY := .venv/.ready-for-servers
 TEST_READY := .venv/.ready-to-test
 # Distributions of their own that every installation has.
 PACKAGES := bench migrate
-CONNECTOR := src/embermq/pipeline/connector_jars.txt
+JAR_LISTS := $(wildcard src/embermq/pipeline/*_jars.txt)
 
 .PHONY: help
 help: ## List the targets
@@ -119,21 +119,21 @@ $(BIN)/python:
 
 # The lock holds every package, so pip resolves nothing; the program itself is installed in place.
 # Nothing is built in isolation, since that would fetch build tools that have no hash in the lock.
-$(RUN_READY): requirements/build.txt requirements/run.txt pyproject.toml $(PACKAGES:%=%/pyproject.toml) | $(BIN)/python
+$(RUN_READY): requirements/build.txt requirements/run.txt pyproject.toml $(PACKAGES:%=%/pyproject.toml) $(JAR_LISTS) | $(BIN)/python
 	@echo "Installing what EmberMQ runs on into .venv (1 GB; quick from now on)"
 	@$(PIP) install --require-hashes --no-deps --requirement requirements/build.txt
 	@$(PIP) install --require-hashes --no-deps --no-build-isolation --requirement requirements/run.txt
 	@$(PIP) install --no-deps --no-build-isolation --editable . $(PACKAGES:%=--editable %)
-	@touch $@
-
-$(SERVERS_READY): requirements/servers.txt $(CONNECTOR) $(RUN_READY)
-	@$(PIP) install --require-hashes --no-deps --no-build-isolation --requirement requirements/servers.txt
 	@$(BIN)/embermq pipeline fetch-jars
 	@touch $@
 
-$(TEST_READY): requirements/test.txt client/pyproject.toml $(CONNECTOR) $(RUN_READY)
+$(SERVERS_READY): requirements/servers.txt $(RUN_READY)
+	@$(PIP) install --require-hashes --no-deps --no-build-isolation --requirement requirements/servers.txt
+	@touch $@
+
+$(TEST_READY): requirements/test.txt client/pyproject.toml $(JAR_LISTS) $(RUN_READY)
 	@echo "Installing what the tests need into .venv"
 	@$(PIP) install --require-hashes --no-deps --no-build-isolation --requirement requirements/test.txt
 	@$(PIP) install --no-deps --no-build-isolation --editable client
-	@$(BIN)/embermq pipeline fetch-jars
+	@$(BIN)/embermq pipeline fetch-jars --set pipeline.lake_dir=s3a://tests/lake
 	@touch $@

@@ -9,7 +9,6 @@ import pytest
 from tests.contracts.kafka_stores import KafkaStores
 from tests.contracts.servers_stores import ServersStores
 from tests.contracts.session_stores import InRedis, InSqlite, SessionStores
-from tests.contracts.split_stores import SplitStores
 from tests.contracts.stores import KINDS, Stores
 
 
@@ -22,7 +21,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "stores" in metafunc.fixturenames and not own:
         servers = ["servers"] if getattr(metafunc.module, "ON_SERVERS", False) else []
         servers += ["servers_cluster"] if getattr(metafunc.module, "ON_CLUSTER", False) else []
-        metafunc.parametrize("stores", [*KINDS, "split", "kafka", *servers], indirect=True)
+        metafunc.parametrize("stores", [*KINDS, *servers], indirect=True)
 
 
 @pytest.fixture
@@ -34,14 +33,13 @@ def stores(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stores]:
 
 
 def _open_stores(kind: str, request: pytest.FixtureRequest, folder: Path) -> Stores:
-    if kind == "split":
-        return SplitStores(folder)
     if kind == "servers":
         return ServersStores(request.getfixturevalue("redis_server").url, folder)
     if kind == "servers_cluster":
         return ServersStores(request.getfixturevalue("redis_cluster").url, folder)
     if kind == "kafka":
-        return KafkaStores(request.getfixturevalue("kafka"), folder)
+        redis = request.getfixturevalue("redis_server")
+        return KafkaStores(request.getfixturevalue("kafka"), redis.url, folder)
     return Stores(kind, folder)  # type: ignore[arg-type]  # one of KINDS
 
 

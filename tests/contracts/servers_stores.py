@@ -16,6 +16,7 @@ from embermq.adapters.redis.applications import (
 )
 from embermq.adapters.redis.blocking import BlockingRedis
 from embermq.adapters.redis.device_queue import RedisDeviceQueue, RedisDeviceQueueHistory
+from embermq.adapters.redis.log_notes import RedisLogNotes
 from embermq.adapters.redis.owners import Owners
 from embermq.adapters.redis.queue_owners import QueueOwners
 from embermq.adapters.redis.queue_store import RedisQueueStore
@@ -27,6 +28,8 @@ from embermq.durability.log_first import LogFirstStore
 from embermq.durability.settings import SessionStoreSettings
 from embermq.model.tick_writes import TickWrites
 from embermq.ports.errors import StoreError
+from embermq.ports.log_appender import LogAppender
+from embermq.ports.message_log import MessageLog
 from embermq.ports.tick_store import Receipt
 from embermq.sessions.settings import MqttSettings
 from embermq.sessions.state import BrokerState
@@ -54,27 +57,32 @@ class ServersStores(Stores):
         super().__init__("os", folder)
         self.kind = "servers"
 
-    def _open(self) -> None:
+    def _open_log(self) -> tuple[LogAppender, MessageLog, int]:
+        """Where records go and are read, and the position of the next one."""
         if not hasattr(self, "in_process"):
             self.in_process = LogInProcess(self.posted.put)
-        self.log = log = self.in_process
+        return self.in_process, self.in_process, self.in_process.end
+
+    def _open(self) -> None:
         self.raw = BlockingRedis(parse_address(self.url), RedisSettings())
         self.link = StepLink(self.raw, self.posted.put)
         self.owners = Owners()
         queue_owners = QueueOwners()
+        self.notes = RedisLogNotes(self.raw, "redis")
         self.writer_of_state = RedisStateWriter(
             self.link, self.owners, self.posted.put, "here", queues=queue_owners, mark_s=0
         )
-        self.state = BrokerState(MqttSettings(), Tick(), DirectPath(), DirectPath())
-        self.state.log_end = log.end
+        self.tick = Tick()
+        self.state = BrokerState(MqttSettings(), self.tick, DirectPath(), DirectPath())
+        appender, self.log, end = self._open_log()
+        self.state.log_end = end
         self.store = self.servers = LogFirstStore(
-            log,
+            appender,
             self.writer_of_state,
             self.state,
             SessionStoreSettings(),
             self.posted.put,
-            log_end=log.end,
-            generations=self.state.generations_reserved,
+            log_end=end,
         )
         self.link_queue = RedisDeviceQueue(self.link, self.owners)
         self.queue = _Stepped(self)

@@ -11,7 +11,6 @@ from typing import Literal, TypeVar, cast
 
 from tests.support.stand_in_store import (
     StandInApplicationLog,
-    StandInCursors,
     StandInHistory,
     StandInLog,
     StandInParkedMessages,
@@ -31,7 +30,6 @@ from embermq.adapters.sqlite.device_queue import SqliteDeviceQueue, SqliteQueueH
 from embermq.adapters.sqlite.parked_messages import SqliteParkedMessages
 from embermq.adapters.sqlite.queue_store import SqliteQueueStore
 from embermq.adapters.sqlite.reader_positions import SqliteReaderPositions
-from embermq.adapters.sqlite.session_cursors import SqliteSessionCursors
 from embermq.adapters.sqlite.sessions import SqliteSessionStore
 from embermq.adapters.sqlite.shared_tables import SqliteSharedGroups
 from embermq.adapters.sqlite.tick_tables import TickTables
@@ -46,7 +44,6 @@ from embermq.ports.message_log import MessageLog
 from embermq.ports.parked_messages import ParkedMessages
 from embermq.ports.queue_store import QueueStore
 from embermq.ports.reader_positions import ReaderPositions
-from embermq.ports.session_cursors import SessionCursors
 from embermq.ports.sessions import SessionStore
 from embermq.ports.shared_groups import SharedGroups
 from embermq.ports.tick_store import Receipt, TickStore
@@ -99,7 +96,6 @@ class Stores:
     queue: Reading
     history: DeviceQueueHistory
     sessions: SessionStore
-    cursors: SessionCursors
     shared: SharedGroups
     applications: ApplicationLog
     readers: ReaderPositions
@@ -124,7 +120,6 @@ class Stores:
             self.queue = Reading(StandInQueue(stand_in))
             self.history = StandInHistory(stand_in)
             self.sessions = StandInSessions(stand_in)
-            self.cursors = StandInCursors(stand_in)
             self.shared = stand_in.shared
             self.applications = StandInApplicationLog(stand_in)
             self.readers = StandInReaderPositions(stand_in)
@@ -138,7 +133,6 @@ class Stores:
         self.queue = Reading(SqliteDeviceQueue(reader))
         self.history = SqliteQueueHistory(reader)
         self.sessions = SqliteSessionStore(reader)
-        self.cursors = SqliteSessionCursors(reader)
         self.shared = SqliteSharedGroups(reader)
         applications = SqliteApplicationLog(reader, self.folder / "applications.db")
         self.applications = applications

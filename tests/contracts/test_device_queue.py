@@ -11,8 +11,6 @@ from embermq.model.session import SessionRow
 from embermq.model.session_writes import QUEUE_SEQ_STEP, QueueMark, QueueRow, QueueState
 
 STEP = QUEUE_SEQ_STEP
-GROUP = 2**32 - 2
-"""The number of a shared subscription."""
 
 
 def session(generation: int) -> SessionRow:
@@ -79,27 +77,6 @@ def test_what_came_by_a_shared_subscription_is_known_apart(stores: Stores) -> No
     stores.write(sessions=[session(1)], queue_rows=[row(1), of_group])
     assert stores.history.known_offsets(1, 0, shared=False) == {10}
     assert stores.history.known_offsets(1, 0, shared=True) == {20}
-
-
-def test_copies_of_a_shared_subscription_in_flight_are_told(stores: Stores) -> None:
-    """Also far below the floor, where nothing else is known of them."""
-    in_flight = [
-        msgspec.structs.replace(row(number, state=QueueState.SENT, packet_id=number), flags=2 | GROUP << 3)
-        for number in (1, 2, 3)
-    ]
-    plain = row(4, state=QueueState.SENT, packet_id=4)
-    queued = msgspec.structs.replace(row(5), flags=2 | GROUP << 3)
-    other = msgspec.structs.replace(row(6, state=QueueState.SENT, packet_id=6), flags=2 | GROUP + 1 << 3)
-    stores.write(sessions=[session(1)], queue_rows=[*in_flight, plain, queued, other])
-    assert stores.history.known_offsets(1, 0, shared=GROUP) == {10, 20, 30, 50}
-    assert stores.history.known_offsets(1, 0, shared=GROUP + 1) == {60}
-    assert stores.history.known_offsets(1, 0, shared=0) == {40}
-    stores.write(queue_marks=[mark(1, QueueState.DONE), mark(2, QueueState.RELEASED, 2)])
-    assert stores.history.shared_in_flight(1, GROUP) == {20, 30}
-    stores.write(dispatcher_floor=1000)
-    stores.reopen()
-    assert stores.history.shared_in_flight(1, GROUP) == {20, 30}
-    assert stores.history.shared_in_flight(2, GROUP) == set()
 
 
 @pytest.mark.promise("device-5")

@@ -25,7 +25,11 @@ def built(command: list[str | Path], source: Path, folder: Path) -> Path:
 @pytest.mark.parametrize(
     ("source", "needs", "holds"),
     [
-        (".", "msgspec>=", ["embermq/py.typed", "embermq/pipeline/connector_jars.txt"]),
+        (
+            ".",
+            "msgspec>=",
+            ["embermq/py.typed", "embermq/pipeline/delta_jars.txt"],
+        ),
         ("bench", f"embermq=={__version__}", ["embermq_bench/cli.py", "embermq_bench/py.typed"]),
         (
             "migrate",

@@ -16,7 +16,7 @@ from threading import Thread
 import pytest
 from tests.support.broker_process import EMBERMQ
 
-from embermq.pipeline.connector import connector_jars
+from embermq.pipeline.connector import connector_jars, lake_jars
 from embermq.pipeline.errors import PipelineSettingsError
 from embermq.pipeline.jars import Jar, fetch_jars, read_jar_list
 from embermq.pipeline.java import JavaRuntime, find_java
@@ -24,9 +24,12 @@ from embermq.pipeline.settings import PipelineSettings
 
 TIMEOUT_S = 100
 ROOT = Path(__file__).resolve().parents[2]
-LIST = ROOT / "src" / "embermq" / "pipeline" / "connector_jars.txt"
-JARS = read_jar_list(LIST)
-CONNECTOR, TOKENS, CLIENTS, POOL = JARS
+LISTS = ROOT / "src" / "embermq" / "pipeline"
+CONNECTOR, TOKENS, CLIENTS, POOL = read_jar_list(LISTS / "connector_jars.txt")
+DELTA, STORAGE = read_jar_list(LISTS / "delta_jars.txt")
+JARS = (CONNECTOR, TOKENS, CLIENTS, POOL, DELTA, STORAGE)
+OF_S3 = read_jar_list(LISTS / "s3_jars.txt")
+IN_S3 = "pipeline.lake_dir=s3a://bucket/lake"
 NOWHERE = "http://127.0.0.1:9"
 """Nobody listens there."""
 
@@ -52,7 +55,8 @@ def repository(tmp_path: Path) -> Iterator[Repository]:
     folder = tmp_path / "repository"
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder)))
     found = Repository(folder, f"http://127.0.0.1:{server.server_port}")
-    for jar, path in zip(JARS, connector_jars(PipelineSettings()), strict=True):
+    in_s3 = PipelineSettings(lake_dir="s3a://bucket/lake")
+    for jar, path in zip((*JARS, *OF_S3), [*connector_jars(in_s3), *lake_jars(in_s3)], strict=True):
         found.path(jar).parent.mkdir(parents=True)
         found.path(jar).symlink_to(path)
     thread = Thread(target=server.serve_forever, args=(0.05,))
@@ -92,9 +96,22 @@ def test_all_is_fetched_once_and_checked(folder: Path, repository: Repository) -
     code, told = fetch(folder, "--from", repository.url, "--json")
     assert (code, json.loads(told)["fetched"]) == (0, [jar.file_name for jar in JARS])
     assert names(folder) == ALL
-    found = connector_jars(PipelineSettings(jars_dir=str(folder)))
+    settings = PipelineSettings(jars_dir=str(folder))
+    found = [*connector_jars(settings), *lake_jars(settings)]
     assert [hashlib.sha256(path.read_bytes()).hexdigest() for path in found] == [jar.sha256 for jar in JARS]
-    assert fetch(folder, "--from", NOWHERE) == (0, f"{folder} has all that Spark needs to read Kafka\n")
+    assert fetch(folder, "--from", NOWHERE) == (0, f"{folder} has all that Spark needs\n")
+
+
+def test_what_s3_needs_is_fetched_for_a_lake_there_alone(folder: Path, repository: Repository) -> None:
+    folder.mkdir()
+    for jar in JARS:
+        shutil.copy(repository.path(jar), folder)
+    in_s3 = PipelineSettings(jars_dir=str(folder), lake_dir="s3a://bucket/lake")
+    with pytest.raises(PipelineSettingsError, match="to write the lake"):
+        lake_jars(in_s3)
+    code, told = fetch(folder, "--from", repository.url, "--json", "--set", IN_S3)
+    assert (code, json.loads(told)["fetched"]) == (0, [jar.file_name for jar in OF_S3])
+    assert len(lake_jars(in_s3)) == 2 + len(OF_S3)
 
 
 def test_only_what_is_missing_or_damaged_is_fetched(folder: Path, repository: Repository) -> None:

@@ -10,6 +10,7 @@ from confluent_kafka import Producer
 from tests.contracts.kafka_stores import KafkaStores
 from tests.contracts.test_tick_store import payloads, record
 from tests.support.kafka_server import KafkaServer
+from tests.support.redis_server import RedisServer
 
 from embermq.formats.log_record import decode_record, iter_frames
 from embermq.ports.tick_store import Receipt
@@ -18,8 +19,8 @@ BACK_S = 60.0
 
 
 @pytest.fixture
-def stores(kafka: KafkaServer, tmp_path: Path) -> Iterator[KafkaStores]:
-    opened = KafkaStores(kafka, tmp_path)
+def stores(kafka: KafkaServer, redis_server: RedisServer, tmp_path: Path) -> Iterator[KafkaStores]:
+    opened = KafkaStores(kafka, redis_server.url, tmp_path)
     yield opened
     opened.close()
 

@@ -13,6 +13,7 @@ from tests.contracts.stores import tick_writes
 from tests.contracts.test_tick_store import payloads, record
 from tests.integration.test_kafka_log import leave, serve
 from tests.support.kafka_server import KafkaServer
+from tests.support.redis_server import RedisServer
 
 from embermq.adapters.kafka import log_end
 from embermq.adapters.kafka.log_end import continue_behind
@@ -25,8 +26,8 @@ from embermq.ports.tick_store import Receipt
 
 
 @pytest.fixture
-def stores(kafka: KafkaServer, tmp_path: Path) -> Iterator[KafkaStores]:
-    opened = KafkaStores(kafka, tmp_path)
+def stores(kafka: KafkaServer, redis_server: RedisServer, tmp_path: Path) -> Iterator[KafkaStores]:
+    opened = KafkaStores(kafka, redis_server.url, tmp_path)
     yield opened
     opened.close()
 
@@ -60,7 +61,7 @@ def test_what_was_known_behind_the_end_is_not_given_again(
         publish_progress(stores, kafka, 120)
         leave(stores)
     else:
-        stores.writer.execute("UPDATE meta SET value = 120 WHERE name = 'log_end'")
+        stores.writer_of_state.note_log(120, 0, lambda: None)
         leave(stores)
     stores.reopen()
     assert "has lost its end: partition 0 ends at offset 20, partition 0 was known up to 120" in caplog.text
@@ -80,7 +81,6 @@ def test_what_was_known_behind_the_end_is_not_given_again(
 def test_a_log_that_loses_its_end_under_a_broker_ends_it_and_goes_on_elsewhere(stores: KafkaStores) -> None:
     stores.write(records=[record(b"0"), record(b"1")])
     stores.positions._end += 5  # as if it had written so many more
-    stores.composed.begin_at(7)
     stores.submit(tick_writes(records=[record(b"2")]))
     serve(stores, lambda: bool(stores.failures), "the broker ends")
     (failure,) = stores.failures
@@ -113,12 +113,12 @@ def test_a_pipeline_that_cannot_be_asked_does_not_stop_a_start(
 
 
 def test_partitions_that_an_operator_has_made_are_none_that_was_lost(
-    kafka: KafkaServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    kafka: KafkaServer, redis_server: RedisServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings = KafkaSettings(prefix=kafka.prefix())
     name = message_topic(settings.prefix)
     kafka.create_topic(name, partitions=3, settings=KEPT | {RECORD_LIMIT: str(4 * PACKET_BYTES_MAX)})
-    stores = KafkaStores(kafka, tmp_path, settings)
+    stores = KafkaStores(kafka, redis_server.url, tmp_path, settings)
     assert stores.write(records=[record(b"0"), record(b"1")]) == Receipt(position_of(2, 0), 2)
     kafka.admin.create_partitions([NewPartitions(name, 4)])[name].result(30)
     stores.reopen()

@@ -12,6 +12,7 @@ import pytest
 from tests.contracts.kafka_stores import KafkaStores
 from tests.contracts.test_tick_store import record
 from tests.support.kafka_server import KafkaServer
+from tests.support.redis_server import RedisServer
 
 from embermq.adapters.kafka import source_records
 from embermq.adapters.kafka.failures import Failures
@@ -25,8 +26,8 @@ COUNT = 300
 
 
 @pytest.fixture
-def stores(kafka: KafkaServer, tmp_path: Path) -> Iterator[KafkaStores]:
-    opened = KafkaStores(kafka, tmp_path)
+def stores(kafka: KafkaServer, redis_server: RedisServer, tmp_path: Path) -> Iterator[KafkaStores]:
+    opened = KafkaStores(kafka, redis_server.url, tmp_path)
     yield opened
     opened.close()
 

@@ -28,6 +28,8 @@ from embermq.pipeline.sinks.sink_file import SinkFile
 
 NOWHERE = KafkaLog(bootstrap="127.0.0.1:1")
 """So that the session can read Kafka; which one is for each query to say."""
+IN_S3 = "s3a://nowhere/lake"
+"""So that the session can write lakes in object storage; which one is for each test to say."""
 PARTITIONS_MAX = 2
 """Of a log that a test reads in real-time mode."""
 
@@ -37,7 +39,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     places = Places(tmp_path_factory.mktemp("spark"))
     with tempfile.TemporaryDirectory(prefix="embermq-") as sockets:
         session = start_session(
-            DriverSettings(kafka=NOWHERE),
+            DriverSettings(kafka=NOWHERE, lake_dir=IN_S3),
             places,
             find_java(places.java_wrapper),
             Path(sockets),

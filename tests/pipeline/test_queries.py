@@ -7,9 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from tests.pipeline.lake import offsets_in
 from tests.pipeline.log_writer import NOON_MS, LogWriter, record
 from tests.pipeline.queries import DEADLINE_S, rows_of, running, wait_for_position
-from tests.pipeline.test_sinks import offsets_in, receipts
+from tests.pipeline.test_sinks import receipts
 from tests.support.waiting import wait_until
 
 from embermq.formats.log_record import Stamp

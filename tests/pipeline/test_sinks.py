@@ -1,12 +1,8 @@
 """The sinks: each position has one effect, whatever is repeated, cut differently or interrupted."""
 
-import shutil
 import sqlite3
 import struct
-from pathlib import Path
 
-import pandas as pd
-import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 from tests.pipeline.log_writer import NOON_MS, LogWriter, record
@@ -16,12 +12,10 @@ from embermq.formats.log_record import Stamp
 from embermq.pipeline.errors import OtherVersionError
 from embermq.pipeline.places import Places
 from embermq.pipeline.sinks.application_logs import ApplicationLogSink
-from embermq.pipeline.sinks.lake import OTHER_ROOT, STAGING, Lake
 from embermq.pipeline.sinks.message_file import MessageFile
 from embermq.pipeline.sinks.traffic_windows import TrafficWindows
 from embermq.pipeline.transforms.archive import stored_messages
 from embermq.pipeline.transforms.dispatch import application_entries
-from embermq.pipeline.transforms.lake import lake_rows
 
 REPLAYS = [(0, 10), (0, 10), (5, 17), (3, 30), (29, 40)]
 """Offset ranges as a query might repeat them after losing its checkpoint."""
@@ -108,102 +102,6 @@ def test_the_message_store_is_pruned_by_age_a_bounded_number_at_a_time(
     assert rows_of(places.messages, 'SELECT MIN("offset"), COUNT(*) FROM message') == [(5, 5)]
 
 
-def lake_of(places: Places, roots_max: int = 200) -> Lake:
-    return Lake(places.lake, places.lake_ledger, roots_max)
-
-
-def offsets_in(places: Places) -> list[int]:
-    return sorted(pd.read_parquet(places.lake)["offset"].tolist())
-
-
-@pytest.mark.promise("pipeline-2", "pipeline-10")
-def test_the_lake_repeated_with_other_boundaries_and_read_without_embermq(
-    spark: SparkSession, log: LogWriter, places: Places
-) -> None:
-    fill(log)
-    lake = lake_of(places)
-    for start, end in REPLAYS:
-        lake.write(lake_rows(log_rows(spark, places, start, end)))
-    good = [offset for offset in range(40) if offset not in range(22, 30)]
-    assert offsets_in(places) == good
-    assert spark.read.parquet(str(places.lake)).count() == len(good)
-    table = pq.read_table(places.lake)
-    assert set(table.column("root").to_pylist()) == {"r0", "r1", "r2", "cars"}
-    assert set(table.column("date").to_pylist()) == {"2025-06-15"}
-    names = [path.name for path in places.lake.glob("date=*/root=r0/*.parquet")]
-    assert sorted(names) == [
-        "part-0-10-0.parquet",
-        "part-10-17-0.parquet",
-        "part-17-30-0.parquet",
-        "part-30-40-0.parquet",
-    ]
-    assert lake.file.counts()["files"] == len(list(places.lake.rglob("*.parquet")))
-
-
-@pytest.mark.promise("pipeline-2", "pipeline-10")
-def test_a_lake_batch_that_was_never_committed_is_removed(
-    spark: SparkSession, log: LogWriter, places: Places, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fill(log)
-    lake = lake_of(places)
-    lake.write(lake_rows(log_rows(spark, places, 0, 5)))
-
-    def die(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(lake, "_commit", die)
-    with pytest.raises(KeyboardInterrupt):
-        lake.write(lake_rows(log_rows(spark, places, 5, 12)))
-    assert list((places.lake / STAGING).rglob("*.parquet")), "written, not committed"
-    assert offsets_in(places) == [0, 1, 2, 3, 4], "readers see nothing of it"
-    lake.file.close()
-    again = lake_of(places)
-    assert not list((places.lake / STAGING).iterdir())
-    again.write(lake_rows(log_rows(spark, places, 5, 15)))
-    assert offsets_in(places) == list(range(15))
-
-
-@pytest.mark.promise("pipeline-2")
-@pytest.mark.parametrize("renamed", [0, 1], ids=["none renamed", "one renamed"])
-def test_a_committed_lake_batch_is_published_after_a_crash(
-    spark: SparkSession, log: LogWriter, places: Places, monkeypatch: pytest.MonkeyPatch, renamed: int
-) -> None:
-    fill(log)
-    lake = lake_of(places)
-    left = renamed
-    rename = Path.rename
-
-    def die_after(self: Path, target: Path) -> Path:
-        nonlocal left
-        if left == 0:
-            raise KeyboardInterrupt
-        left -= 1
-        return rename(self, target)
-
-    monkeypatch.setattr(Path, "rename", die_after)
-    with pytest.raises(KeyboardInterrupt):
-        lake.write(lake_rows(log_rows(spark, places, 0, 10)))
-    monkeypatch.undo()
-    assert lake.file.position() == 10
-    lake.file.close()
-    again = lake_of(places)
-    assert offsets_in(places) == list(range(10))
-    again.write(lake_rows(log_rows(spark, places, 0, 20)))
-    assert offsets_in(places) == list(range(20))
-
-
-@pytest.mark.promise("pipeline-7")
-def test_a_flood_of_first_levels_is_not_a_flood_of_directories(
-    spark: SparkSession, log: LogWriter, places: Places
-) -> None:
-    log.append([record("many/x", b"x" * 500) for _ in range(5)] + [record(f"dev{i}/x") for i in range(20)])
-    lake_of(places, roots_max=3).write(lake_rows(log_rows(spark, places, 0, 25)))
-    roots = {path.name for path in places.lake.glob("date=*/root=*")}
-    assert len(roots) == 4 and {"root=many", f"root={OTHER_ROOT}"} <= roots
-    assert offsets_in(places) == list(range(25))
-    assert {row.topic for row in spark.read.parquet(str(places.lake)).collect()} >= {"dev0/x", "dev19/x"}
-
-
 def event_rows(spark: SparkSession, log: LogWriter, places: Places, start: int, end: int):  # type: ignore[no-untyped-def]
     """Rows as the traffic source gives them, without receipts."""
     rows = log_rows(spark, places, start, end, "traffic")
@@ -245,20 +143,15 @@ def test_what_the_log_let_go_unread_is_told_apart_from_what_cannot_be_understood
         log.append([record(accepted_ms=NOON_MS)] * 5)
     log.append([b"\0\0\0\1\x10"])
     log.trim_below(10)
-    messages, lake = MessageFile(places.messages), lake_of(places)
+    messages = MessageFile(places.messages)
     traffic = TrafficWindows(places.traffic, window_s=10, watermark_s=60)
     for start, end in [(3, 12), (3, 16), (0, 16)]:
         messages.write(stored_messages(log_rows(spark, places, start, end)))
-        lake.write(lake_rows(log_rows(spark, places, start, end)))
         traffic.write(event_rows(spark, log, places, start, end))
     expected = {"records": 13, "entries": 5, "missing": 7, "rejected": 1}
-    for sink in (messages, lake, traffic):
+    for sink in (messages, traffic):
         found = sink.file.counts()
         assert {what: found[what] for what in expected} == expected, sink
-    log.append([record(accepted_ms=NOON_MS)])
-    log.trim_below(17)
-    lake.write(lake_rows(log_rows(spark, places, 16, 17)))
-    assert lake.file.counts()["missing"] == 8, "also when nothing else is there"
 
 
 @pytest.mark.promise("pipeline-2", "pipeline-9")
@@ -315,14 +208,6 @@ def test_application_logs_are_trimmed_below_floors_and_dropped_with_their_genera
     assert [sink.trim(places, 7) for _ in range(3)] == [7, 3, 0]
     assert entries() == [(1, 6, 4)]
     assert rows_of(places.applications, "SELECT log FROM application_name") == [("a",)]
-
-
-def test_a_lost_lake_directory_is_made_again(places: Places) -> None:
-    lake = lake_of(places)
-    lake.file.close()
-    shutil.rmtree(places.lake)
-    lake_of(places)
-    assert (places.lake / STAGING).is_dir()
 
 
 def receipts(accepted_ms: int, latencies_us: range) -> bytes:

@@ -166,8 +166,6 @@ def metrics_text() -> str:
             connections=0,
             sessions=0,
             sessions_loaded=0,
-            shared_messages=0,
-            shared_bytes=0,
             quotas=Quotas(MqttSettings(), Counters()),
             subscriptions=0,
             retained=0,

@@ -110,7 +110,11 @@ def test_what_pins_the_clients_names_no_registry(lock: str) -> None:
     assert not re.search(r"registry\.npm|\"resolved\"|proxy\.golang|maven\.org", text)
 
 
-@pytest.mark.parametrize("jars", ["tests/support/kafka_jars.txt", "src/embermq/pipeline/connector_jars.txt"])
+@pytest.mark.parametrize(
+    "jars",
+    ["tests/support/kafka_jars.txt"]
+    + [f"src/embermq/pipeline/{kind}_jars.txt" for kind in ("connector", "delta", "s3")],
+)
 def test_lists_of_jars_are_well_formed_and_name_no_registry(jars: str) -> None:
     assert "://" not in (ROOT / jars).read_text()
     found = read_jar_list(ROOT / jars)

@@ -47,7 +47,7 @@ class SqliteStore:
     settings: Mapping[str, object] = {}
 
     def copy(self, data_dir: Path) -> Copy:
-        return SqliteCopy(data_dir / "broker.db", data_dir / "older.db")
+        raise NotImplementedError
 
     def deadline_ms(self, data_dir: Path, client_id: str, packet_id: int) -> int:
         rows: list[tuple[object]] = []
@@ -109,25 +109,6 @@ class RedisCopy:
             master.ask("FLUSHALL")
         for master, key, deadline_ms, value in self._keys:
             master.ask("RESTORE", key, max(deadline_ms, 0), value, "ABSTTL")
-
-
-class SqliteCopy:
-    """The tables of `broker.db` that are session data."""
-
-    TABLES = ("session", "subscription", "will", "receiving", "retained", "device_queue", "session_data")
-
-    def __init__(self, database: Path, older: Path) -> None:
-        self._database, self._older = database, older
-        with closing(sqlite3.connect(database)) as source, closing(sqlite3.connect(older)) as target:
-            source.backup(target)
-
-    def put_back(self) -> None:
-        with closing(sqlite3.connect(self._database)) as connection:
-            connection.execute("ATTACH ? AS older", (str(self._older),))
-            with connection:
-                for table in self.TABLES:
-                    connection.execute(f"DELETE FROM main.{table}")
-                    connection.execute(f"INSERT INTO main.{table} SELECT * FROM older.{table}")
 
 
 def _sqlite(request: pytest.FixtureRequest) -> SessionStore:

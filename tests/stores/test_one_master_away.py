@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,11 @@ from tests.support.dialogue import DAY_S
 from tests.support.kafka_server import KafkaServer
 from tests.support.mqtt_client import MqttClient, run
 from tests.support.redis_cluster import RedisCluster
+from tests.support.redis_server import RedisServer
 from tests.support.servers import on_servers
-from tests.support.waiting import wait_for
+from tests.support.waiting import wait_for, wait_until
 
+from embermq.adapters.redis.floor_marks import mark_keys
 from embermq.formats.redis_layout import client_keys
 from embermq.mqtt.wire.packets import Subscription
 
@@ -21,16 +24,16 @@ PATIENCE_S = 60
 ROUNDS = 5
 
 
-def named(cluster: RedisCluster, number: int) -> str:
+def named(cluster: RedisCluster, number: int, kind: str = "client") -> str:
     """A client id whose session is on that master."""
     master = cluster.masters()[number]
-    names = (f"client-{index}" for index in range(1_000))
+    names = (f"{kind}-{index}" for index in range(1_000))
     return next(name for name in names if cluster.master_of(client_keys(name).session) is master)
 
 
-async def enters(broker: BrokerProcess, client_id: str) -> MqttClient:
+async def enters(broker: BrokerProcess, client_id: str, *, clean_start: bool = False) -> MqttClient:
     client = MqttClient(client_id)
-    await client.connect(broker.port, clean_start=False, expiry_s=DAY_S)
+    await client.connect(broker.port, clean_start=clean_start, expiry_s=DAY_S)
     return client
 
 
@@ -68,3 +71,75 @@ def test_sessions_of_the_other_masters_do_not_wait(
 
     with BrokerProcess(tmp_path / "data", settings=settings) as broker:
         run(scenario(broker), 180)
+
+
+def _serves(cluster: RedisCluster, node: RedisServer) -> bool:
+    return cluster.state(node) == "ok"
+
+
+@pytest.mark.promise("device-9")
+@pytest.mark.timeout(200)
+def test_what_an_ended_session_hands_on_is_nowhere_lost(
+    kafka: KafkaServer, redis_cluster: RedisCluster, tmp_path: Path
+) -> None:
+    """It ends, and the broker dies while the server of those who get its messages does not answer."""
+    cluster = redis_cluster
+    keeper, leaver, other = named(cluster, 0), named(cluster, 1), named(cluster, 1, "other")
+    payloads = {b"%d" % number for number in range(8)}
+    settings = on_servers(kafka, cluster) | {
+        "session_store.connect_wait_s": PATIENCE_S,
+        "redis.settle_s": 0.2,
+    }
+
+    def is_passed() -> bool:
+        """All servers have said that they have all of it: a start does not read it again."""
+        marks = (cluster.master_of(key).ask("GET", key) for key in mark_keys(cluster=True))
+        return all(int(mark or 0) > len(payloads) for mark in marks)
+
+    async def before(broker: BrokerProcess) -> None:
+        for name in (keeper, leaver):
+            member = await enters(broker, name)
+            await member.subscribe(Subscription("$share/g/t", 1))
+            member.close()
+            await member.ended
+        publisher = await enters(broker, other)
+        for payload in sorted(payloads):
+            await publisher.publish("t", payload, qos=1)
+        while not is_passed():
+            await publisher.publish("elsewhere", b"", qos=1)
+        publisher.close()
+
+    async def ends(broker: BrokerProcess) -> None:
+        entering = asyncio.ensure_future(enters(broker, leaver, clean_start=True))
+        client = await enters(broker, other)
+        for number in range(ROUNDS):  # Redis does what was asked before this first
+            await client.subscribe(Subscription(f"other/{number}", 1))
+        entering.cancel()
+
+    async def after(broker: BrokerProcess) -> None:
+        members = [await enters(broker, name) for name in (keeper, leaver)]
+
+        def arrived() -> bool:
+            return {message.payload for member in members for message in member.messages} == payloads
+
+        await wait_for(arrived, PATIENCE_S, "all of it comes, to one or the other")
+        for member in members:
+            member.close()
+
+    with BrokerProcess(tmp_path / "data", settings=settings) as broker:
+        run(before(broker), 120)
+        key = client_keys(leaver).messages
+        assert cluster.master_of(key).ask("ZCARD", key)
+        masters = cluster.masters()
+        master = masters[0]
+        cluster.set_full_coverage(wanted=False)
+        cluster.replica_of(master).kill()
+        master.pause()
+        run(ends(broker), 120)
+        broker.kill()
+        master.kill()  # with what waits for it in its sockets
+        master.start()
+        for node in masters:
+            wait_until(partial(_serves, cluster, node), PATIENCE_S, "the cluster serves again")
+        broker.start()
+        run(after(broker), 120)

@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 import msgspec
+from msgspec.structs import replace
 from tests.support.hand_kafka import HandKafka
 from tests.support.held_sessions import HeldSessions
 from tests.support.stand_in_shared import HandFeeds, HandLogs, HandProgress
 from tests.support.stand_in_store import (
+    StandInAppender,
     StandInApplicationLog,
-    StandInCursors,
     StandInHistory,
     StandInLog,
     StandInParked,
@@ -39,11 +40,10 @@ from embermq.delivery.device.path import DevicePath
 from embermq.delivery.device.settings import DeviceSettings
 from embermq.delivery.direct.path import DirectPath
 from embermq.delivery.durable_path import DurablePath
-from embermq.durability.lost_data import LostData
-from embermq.durability.recovery import ReadArchive, Recovery
+from embermq.durability.completion import complete, lagging
+from embermq.durability.log_first import LogFirstStore, Post
+from embermq.durability.recovery import Recovery
 from embermq.durability.settings import SessionStoreSettings
-from embermq.durability.split.completion import behind_log, complete
-from embermq.durability.split.store import SplitStore
 from embermq.formats.log_record import decode_record, iter_frames
 from embermq.intake.broker import Broker
 from embermq.model.client_type import ClientType
@@ -256,7 +256,6 @@ class HandDrivenBroker:
         authorization: AuthorizationSettings | None = None,
         sessions: HeldSessions | None = None,
         session_store: SessionStoreSettings | None = None,
-        archive: ReadArchive | None = None,
         logs: HandLogs | None = None,
         kafka: HandKafka | None = None,
         feeds: HandFeeds | None = None,
@@ -296,7 +295,6 @@ class HandDrivenBroker:
         self.full: StoreError | None = None  # why nothing can be stored; the server tries in vain meanwhile
         self._batch: Batch | None = None
         self.state.tick.now_ms = now_ms
-        self.archive = archive
         self.posted: list[Callable[[], None]] = []
         self.fed = False
         """Whether the last tick got something from application logs of their own."""
@@ -339,20 +337,31 @@ class HandDrivenBroker:
             kept = self.broker.restore(stored, beside.load_retained())
             history: DeviceQueueHistory = StandInHistory(self.store)
         else:
-            stored = behind_log(sessions.load(), beside.load())
-            self.ticks = SplitStore(self.store, sessions, state, self.session_store, self.posted.append)
+            stored = replace(sessions.load(), log_end=self.store.log_end)
+            sessions.beside = self.store
+            kept = complete(self.broker, stored, sessions.load_retained(), self.log)
+            self.ticks = self.log_first()
             state.connect_wait_ms = int(self.session_store.connect_wait_s * 1000)
-            kept = complete(self.broker, stored, sessions.load_retained(), self.log, self.application_log)
             history = sessions.history
         if state.shared_logs is not None:
             state.shared_logs.begin()
         self.parking.restore(kept)
-        cursors = StandInCursors(self.store).load()
-        lost = LostData(stored, cursors)
-        self.device.begin(kept, cursors, lost)
-        return Recovery(state, self.device, self.log, history, self.archive).run(lost)
+        return Recovery(state, self.device, self.log, history).run(stored.dispatcher_floor, lagging(stored))
 
-    def restarted(self, *, after_ms: int = 1_000, archive: ReadArchive | None = None) -> HandDrivenBroker:
+    def log_first(self, *, settle_ms: int = 0, post: Post | None = None) -> LogFirstStore:
+        """The way of ticks on servers: the log is that of `store`."""
+        assert self.sessions is not None
+        return LogFirstStore(
+            StandInAppender(self.store),
+            self.sessions,
+            self.state,
+            self.session_store,
+            post or self.posted.append,
+            log_end=self.store.log_end,
+            settle_ms=settle_ms,
+        )
+
+    def restarted(self, *, after_ms: int = 1_000) -> HandDrivenBroker:
         """Another broker on what a crash leaves: a tick that is not committed is lost."""
         if self.store.busy:
             self.store.lose()
@@ -369,7 +378,6 @@ class HandDrivenBroker:
             authorization=self.authorization,
             sessions=self.sessions,
             session_store=self.session_store,
-            archive=archive,
             logs=self.logs,
             kafka=self.kafka,
             feeds=self.feeds,
@@ -475,17 +483,16 @@ class HandDrivenBroker:
 
     def counts_queues(self) -> None:
         """Check what sessions count of their stored queues against the store; at rest only."""
-        for session in [*self.state.sessions.loaded, *self.state.shared_queues.sessions]:
-            left = self.store.rows(
-                session.generation, QueueState.QUEUED, QueueState.SENT, QueueState.RELEASED
-            )
+        for session in self.state.sessions.loaded:
+            stored = [row for row in self.store.queue.values() if row.generation == session.generation]
+            left = [row for row in stored if row.state != QueueState.DONE]
             assert (session.queued, session.queued_bytes) == (len(left), sum(len(row.record) for row in left))
             waiting = sum(said_bytes(delivery.message) for delivery in session.waiting or ())
             assert session.waiting_bytes == waiting
 
     def counts_rows(self, sessions: HeldSessions) -> None:
         """The same for a session store of its own."""
-        for session in [*self.state.sessions.loaded, *self.state.shared_queues.sessions]:
+        for session in self.state.sessions.loaded:
             rows = sessions.rows(session.generation)
             assert session.queued == sum(state != QueueState.DONE for _, state, _ in rows)
             assert (session.uncommitted, session.paging) == (0, False)

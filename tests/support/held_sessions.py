@@ -14,11 +14,13 @@ from pathlib import Path
 
 import msgspec
 from msgspec import Struct, field
+from tests.support.stand_in_store import StandInStore
 
 from embermq.adapters.sqlite.connection import apply_broker_schema, open_writer
 from embermq.adapters.sqlite.device_queue import SqliteDeviceQueue, SqliteQueueHistory
 from embermq.adapters.sqlite.session_tables import apply_session_writes, forget_done
 from embermq.adapters.sqlite.sessions import SqliteSessionStore
+from embermq.model.parked_message import ParkedEnd
 from embermq.model.session import RetainedRow
 from embermq.model.session_writes import QueueRow, QueueState, RetainedWrite, SessionWrites
 from embermq.model.tick_writes import TickWrites
@@ -68,6 +70,8 @@ class HeldSessions(StateWriter, DeviceQueue, SessionStore):
         """What is asked and not answered, with the bytes it holds."""
         self._ticks: list[_Tick] = []
         self.floors: list[int] = []
+        self.beside: StandInStore | None = None
+        """Where all goes that is no session data."""
         self.noted = (0, 0)
         self.ended: tuple[int, bool] | None = None
         self._packet_ids: dict[int, int] = {}
@@ -99,9 +103,16 @@ class HeldSessions(StateWriter, DeviceQueue, SessionStore):
         session = writes.session
         size = sum(len(row.record) for row in session.queue_rows)
         size += sum(len(write.record) for write in session.retained)
-        tick = _Tick(generations_of(session), stored)
+        owners = generations_of(session)
+        owners.update(mark.generation for mark in writes.application_marks)
+        owners.update(
+            write.generation if isinstance(write, ParkedEnd) else write.at.generation
+            for write in writes.parked
+        )
+        owners.update(writes.application_positions)
+        tick = _Tick(owners, stored)
         self._ticks.append(tick)
-        self.waiting.append((partial(self._write, session, base, log_end, tick), size))
+        self.waiting.append((partial(self._write, writes, base, log_end, tick), size))
 
     def when_stored(self, generation: int, call: Stored) -> None:
         for tick in reversed(self._ticks):
@@ -110,7 +121,10 @@ class HeldSessions(StateWriter, DeviceQueue, SessionStore):
                 return
         call()
 
-    def _write(self, writes: SessionWrites, base_offset: int, log_end: int, tick: _Tick) -> None:
+    def _write(self, all_writes: TickWrites, base_offset: int, log_end: int, tick: _Tick) -> None:
+        writes = all_writes.session
+        if self.beside is not None:
+            self.beside.apply_rest(all_writes, base_offset)
         run = self.connection.execute
         run("BEGIN")
         for row in writes.sessions:
@@ -165,7 +179,8 @@ class HeldSessions(StateWriter, DeviceQueue, SessionStore):
 
     def forget_below(self, floor: int) -> None:
         self.floors.append(floor)
-        self.connection.execute("INSERT OR REPLACE INTO session_data VALUES (0, ?)", (floor,))
+        if self.beside is not None:
+            self.beside.dispatcher_floor = floor
         forget_done(self.connection, floor)
 
     @property
@@ -200,6 +215,8 @@ class HeldSessions(StateWriter, DeviceQueue, SessionStore):
         state = SqliteSessionStore(self.connection).load()
         return msgspec.structs.replace(
             state,
+            dispatcher_floor=self._floor,
+            generation_reserved=max(1, self.noted[1]),
             sessions=[
                 msgspec.structs.replace(entry, receiving_upto=upto.get(entry.row.generation, 0))
                 for entry in state.sessions

@@ -18,18 +18,17 @@ from embermq.model.application_positions import ReaderPosition
 from embermq.model.parked_message import ParkedChange, ParkedMessage, ParkedStage, ParkedState
 from embermq.model.queue_rows import StoredQueue
 from embermq.model.session import RetainedRow, SessionRow, SubscriptionRow, WillRow
-from embermq.model.session_cursor import SessionCursor
 from embermq.model.session_writes import QUEUE_SEQ_STEP, QueueMark, QueueRow, QueueState, SessionWrites
 from embermq.model.tick_writes import ApplicationMark, TickWrites
 from embermq.ports.application_log import ApplicationFloor, ApplicationLog
 from embermq.ports.device_queue import DeviceQueue, DeviceQueueHistory, Rows, Sizes
 from embermq.ports.errors import StoreError
+from embermq.ports.log_appender import Appended, LogAppender
 from embermq.ports.message_log import LogBatch, LogStatistics, MessageLog
 from embermq.ports.parked_bodies import ParkedBodies, ParkedLog
 from embermq.ports.parked_messages import ParkedFound, ParkedMessages, ParkedPage
 from embermq.ports.queue_store import BodiesFound, QueueStore
 from embermq.ports.reader_positions import ReaderFound, ReaderPositions, StoredReader
-from embermq.ports.session_cursors import SessionCursors
 from embermq.ports.sessions import SessionStore, StoredSession, StoredState
 from embermq.ports.tick_store import Logged, Receipt, TickStore
 
@@ -50,7 +49,6 @@ class StandInStore(TickStore):
         self.batches: list[tuple[int, list[bytes], int]] = []
         self.shared = StandInShared()
         self.queues = QueueRows()
-        self.cursors: dict[int, SessionCursor] = {}
         self.log_end = 0
         self.dispatcher_floor = 0
         self.complete_to: int | None = None
@@ -100,29 +98,32 @@ class StandInStore(TickStore):
 
     def _apply(self, writes: TickWrites) -> None:
         base = self.log_end
-        if writes.records:
-            self.batches.append((base, list(writes.records), self.now_ms))
-            self.log_end += len(writes.records)
+        self._apply_records(writes)
         self._apply_to_sessions(writes.session)
         self._apply_to_queue(writes.session)
         self._apply_to_retained(writes.session, base)
         for generation in writes.session.deleted_sessions:
             self._delete(generation)
+        self.apply_rest(writes, base)
+        self._trim()
+
+    def _apply_records(self, writes: TickWrites) -> None:
+        base = self.log_end
+        if writes.records:
+            self.batches.append((base, list(writes.records), self.now_ms))
+            self.log_end += len(writes.records)
+
+    def apply_rest(self, writes: TickWrites, base: int) -> None:
+        """All but records and session data."""
         self._apply_to_parked(writes)
         self._apply_to_applications(writes)
         self.shared.apply(writes)
         self.queues.apply(writes.queues, base)
-        for generation, cursor in writes.cursors.items():
-            if cursor is None:
-                self.cursors.pop(generation, None)
-            else:
-                self.cursors[generation] = cursor
         if writes.dispatcher_floor >= 0:
             self.dispatcher_floor = self.complete_to = writes.dispatcher_floor
             self._forget_done()
         if writes.generation_reserved >= 0:
             self.generation_reserved = writes.generation_reserved
-        self._trim()
 
     def _trim(self) -> None:
         needed = self.queues.offsets()
@@ -278,13 +279,9 @@ class StandInHistory(DeviceQueueHistory):
             (row.seq for row in self._store.rows(generation, QueueState.QUEUED) if row.offset > offset), None
         )
 
-    def known_offsets(self, generation: int, from_offset: int, *, shared: int) -> set[int]:
-        rows = [row for row in self._store.queue.values() if row.flags >> 3 == shared]
+    def known_offsets(self, generation: int, from_offset: int, *, shared: bool) -> set[int]:
+        rows = [row for row in self._store.queue.values() if bool(row.flags & 8) is shared]
         return {row.offset for row in rows if row.generation == generation and row.offset >= from_offset}
-
-    def shared_in_flight(self, generation: int, shared: int) -> set[int]:
-        rows = self._store.rows(generation, QueueState.SENT, QueueState.RELEASED)
-        return {row.offset for row in rows if row.flags >> 3 == shared}
 
 
 class StandInSessions(SessionStore):
@@ -322,14 +319,24 @@ class StandInSessions(SessionStore):
         return list(self._store.retained.values())
 
 
-class StandInCursors(SessionCursors):
-    """The cursors of a StandInStore."""
+class StandInAppender(LogAppender):
+    """Records alone, into the log of a StandInStore: committed and refused as its ticks are."""
 
     def __init__(self, store: StandInStore) -> None:
         self._store = store
 
-    def load(self) -> dict[int, SessionCursor]:
-        return dict(self._store.cursors)
+    def append(self, records: list[bytes], done: Appended) -> None:
+        self._store.submit(TickWrites(records=records), done)
+
+    def passed(self, floor: int) -> None:
+        """Nobody is told."""
+
+    @property
+    def failing(self) -> str:
+        return ""
+
+    def close(self) -> None:
+        """Nothing is open."""
 
 
 class StandInLog(MessageLog):

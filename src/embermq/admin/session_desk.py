@@ -64,9 +64,7 @@ class SessionDesk:
     def session(self, client_id: str) -> SessionDetail:
         """One of them. Raises NotFound."""
         found = self._find(client_id)
-        subscriptions = [
-            self._subscription(*item) for item in sorted(found.subscriptions.items(), key=_by_filter)
-        ]
+        subscriptions = [_subscription(*item) for item in sorted(found.subscriptions.items(), key=_by_filter)]
         return SessionDetail(session=self._view(found, self._behind()), subscriptions=subscriptions)
 
     def pins(self) -> Sequence[PinView]:
@@ -156,18 +154,6 @@ class SessionDesk:
             raise NotFound(f"there is no session of the client id {client_id!r}")
         return found
 
-    def _subscription(self, topic_filter: str, subscriber: Subscriber) -> SubscriptionView:
-        turn = self._broker.state.router.turn(subscriber) if subscriber.group else None
-        return SubscriptionView(
-            topic_filter=topic_filter,
-            qos=subscriber.qos,
-            no_local=subscriber.no_local,
-            retain_as_published=subscriber.retain_as_published,
-            retain_handling=subscriber.retain_handling,
-            identifier=subscriber.identifier,
-            group_queued=turn.queue.session.queued if turn is not None and turn.queue is not None else None,
-        )
-
     def _view(self, session: Session, behind: dict[int, int]) -> SessionView:
         view = _view(session, behind, self._broker.state.tick)
         if self._life is None or not session.is_application:
@@ -224,6 +210,17 @@ def _view(session: Session, behind: dict[int, int], tick: Tick) -> SessionView:
         in_flight=len(session.window),
         receiving=len(session.receiving or ()),
         behind=behind.get(session.generation, 0) if session.is_application else None,
+    )
+
+
+def _subscription(topic_filter: str, subscriber: Subscriber) -> SubscriptionView:
+    return SubscriptionView(
+        topic_filter=topic_filter,
+        qos=subscriber.qos,
+        no_local=subscriber.no_local,
+        retain_as_published=subscriber.retain_as_published,
+        retain_handling=subscriber.retain_handling,
+        identifier=subscriber.identifier,
     )
 
 

@@ -49,8 +49,7 @@ class SessionView(Struct, frozen=True, kw_only=True):
 
 
 class SubscriptionView(Struct, frozen=True, kw_only=True):
-    """One subscription; `topic_filter` is as the client sent it, `identifier` 0 for none. `group_queued`: messages
-    stored for the group of a shared one, None where it has no queue."""
+    """One subscription; `topic_filter` is as the client sent it, `identifier` 0 for none."""
 
     topic_filter: str
     qos: int
@@ -58,7 +57,6 @@ class SubscriptionView(Struct, frozen=True, kw_only=True):
     retain_as_published: bool
     retain_handling: int
     identifier: int
-    group_queued: int | None
 
 
 class SessionDetail(Struct, frozen=True, kw_only=True):

@@ -25,16 +25,15 @@ from embermq.app.errors import OptionError, UserError
 from embermq.app.places_noted import FILE_NAME as PLACES
 from embermq.app.places_noted import noted_places
 from embermq.pipeline.places import Places
-from embermq.pipeline.sinks.lake_files import unchanged
 
 MANIFEST = "backup.json"
 ATTEMPTS = 5
 """Snapshots taken anew when the log was trimmed just then; retention does that about once a second at most."""
 CHUNK_BYTES = 1024 * 1024
-STAGING = "_staging"
 WHOLE_FILES = (TOKENS, SECRET_NAME, CLOCK, PLACES)
 """Beside the databases; each is only ever replaced as a whole."""
-_PART = re.compile(r"(?:part|merged)-\d+-(\d+)-\d+\.parquet")
+LAKE_LOG = "_delta_log"
+_COMMIT = re.compile(r"(\d{20})\.")
 
 Progress = Callable[[str, int, int], None]
 """Told what is being done, the bytes that are done and those that there are in all."""
@@ -82,20 +81,23 @@ def make_backup(data_dir: Path, target: Path, progress: Progress) -> Manifest:
         raise UserError(f"{data_dir} is not the data directory of a broker; name it with --data-dir")
     if target.resolve().is_relative_to(data_dir.resolve()):
         raise OptionError(f"{target} is inside the data directory {data_dir}")
-    with _new_directory(target), unchanged(Places(data_dir).lake), _whole_snapshot(data_dir) as snapshot:
+    with _new_directory(target), _whole_snapshot(data_dir) as snapshot:
         files = _lake_files(Places(data_dir), snapshot)
-        files |= {name: (data_dir / name,) for name in WHOLE_FILES if (data_dir / name).is_file()}
+        files += [name for name in WHOLE_FILES if (data_dir / name).is_file()]
         sizes = {name: snapshot.bytes_of(name) for name in snapshot.names}
-        for name, places in files.items():
-            with _open_first(places) as file:
-                sizes[name] = os.fstat(file.fileno()).st_size
+        for name in files:
+            with suppress(FileNotFoundError):  # the pipeline has removed what the lake needs no more
+                sizes[name] = (data_dir / name).stat().st_size
         _need_room(target, sum(sizes.values()))
         told = _CopyCount("copying", sum(sizes.values()), progress)
         for name in snapshot.names:
             snapshot.copy(name, target / name, told.more)
-        for name, places in files.items():
-            with _open_first(places) as file:
-                _copy(file, target / name, told)
+        for name in files:
+            try:
+                with (data_dir / name).open("rb") as file:
+                    _copy(file, target / name, told)
+            except FileNotFoundError:
+                sizes.pop(name, None)
         return _seal(target, sorted(sizes), snapshot, progress)
 
 
@@ -164,31 +166,25 @@ def _whole_snapshot(data_dir: Path) -> Snapshot:
     )
 
 
-def _lake_files(places: Places, snapshot: Snapshot) -> dict[str, tuple[Path, ...]]:
-    """Name in the backup -> where its file is, or is to be once the pipeline has renamed it, of everything that the
-    ledger counts; files never change once they are there."""
+def _lake_files(places: Places, snapshot: Snapshot) -> list[str]:
+    """Names below the data directory of what the lake was made of when its position in the snapshot was noted.
+
+    Files of the lake never change. Those of its log have the number of their commit, so the lake in the backup ends
+    with the last one. Files of records are copied whether that state needs them or not: the pipeline that writes the
+    restored lake removes what it does not need, and what it does need stays for a day after it was replaced.
+    """
     ledger = places.lake_ledger.name
     if ledger not in snapshot.names:
-        return {}
-    found: dict[str, tuple[Path, ...]] = {}
-    end = snapshot.position(ledger)
-    for file in places.lake.glob("date=*/root=*/*.parquet"):
-        part = _PART.fullmatch(file.name)
-        if part is not None and int(part[1]) <= end:
-            found[str(file.relative_to(places.data_dir))] = (file,)
-    for staged, published in snapshot.pending_files(ledger):
-        target = places.lake / published
-        name = str(target.relative_to(places.data_dir))
-        found[name] = (places.lake / STAGING / staged, target)
-    return found
-
-
-def _open_first(places: tuple[Path, ...]) -> BinaryIO:
-    """The first of them that is there: a file that is renamed meanwhile is at the next one."""
-    for place in places[:-1]:
-        with suppress(FileNotFoundError):
-            return place.open("rb")
-    return places[-1].open("rb")
+        return []
+    last = snapshot.lake_version(ledger)
+    log = [
+        file
+        for file in (places.lake / LAKE_LOG).glob("*")
+        if (commit := _COMMIT.match(file.name)) and int(commit[1]) <= last
+    ]
+    records = (file for file in places.lake.rglob("*.parquet") if not file.name.startswith("."))
+    found = {*log, *(file for file in records if LAKE_LOG not in file.parts)}
+    return [str(file.relative_to(places.data_dir)) for file in sorted(found)]
 
 
 def _need_room(target: Path, size_bytes: int) -> None:

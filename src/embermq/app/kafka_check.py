@@ -1,17 +1,11 @@
-"""Whether a log in Kafka is the one of a data directory, and whether both fit."""
+"""Whether a log in Kafka and what is kept on a Redis belong together, and whether both fit."""
 
 from __future__ import annotations
-
-from contextlib import closing
-from pathlib import Path
 
 from embermq.adapters.kafka.client import WatchedAdmin
 from embermq.adapters.kafka.log_end import find_ends
 from embermq.adapters.kafka.log_topic import LogTopic
 from embermq.adapters.kafka.message_log import KafkaMessageLog
-from embermq.adapters.sqlite.connection import open_reader
-from embermq.adapters.sqlite.log_state import SqliteLogState
-from embermq.adapters.sqlite.tick_tables import TickTables
 from embermq.app.config import Settings
 from embermq.app.errors import UserError
 from embermq.app.kafka_log import check_is_ours
@@ -20,15 +14,14 @@ from embermq.app.store_addresses import kafka_address
 from embermq.app.stores_check import Finding, LogExtent, behind
 from embermq.model.position import offset_of, partition_of
 from embermq.pipeline.errors import PipelineError
+from embermq.ports.known_log import KnownLog
 
 
-def check_log(settings: Settings, path: Path) -> tuple[LogExtent, list[Finding]]:
+def check_log(settings: Settings, known: KnownLog) -> tuple[LogExtent, list[Finding]]:
     """What the log holds, and what was found. Raises StoreError or UserError for a log that is not this one."""
     admin = WatchedAdmin(kafka_address(settings.stores.log), settings.kafka)
     topic = LogTopic(admin, packet_bytes_max=settings.mqtt.packet_bytes_max)
     place = f"{admin.address}, topic {topic.name}"
-    with closing(open_reader(path)) as connection:
-        known = SqliteLogState(TickTables(connection), durability="os", post=lambda _: None).known_log()
     if topic.durability() is None:
         raise UserError(f"stores.log: {place} is not there")
     positions = find_ends(admin, topic)
@@ -48,10 +41,10 @@ def check_log(settings: Settings, path: Path) -> tuple[LogExtent, list[Finding]]
         ends = [
             f"partition {partition_of(one)}, offset {offset_of(one)}" for one in (positions.end, known.end)
         ]
-        text = f"{place} lacks its last records: it ends at {ends[0]}, the data directory knows of {ends[1]}"
+        text = f"{place} lacks its last records: it ends at {ends[0]}, the Redis knows of {ends[1]}"
         found = [Finding("message log", "lost", text)]
     else:
-        found = [Finding("message log", "fits", f"{place} goes on where the data directory ends")]
+        found = [Finding("message log", "fits", f"{place} has all that is known of it")]
     for query, done in sorted(look.done.items()):
         for number, offset in sorted(done.items()):
             one = behind(

@@ -1,4 +1,4 @@
-"""The message log in Kafka, with broker.db beside it for what is no record. Imported only when needed."""
+"""The message log in Kafka. Imported only when needed."""
 
 from __future__ import annotations
 
@@ -22,17 +22,15 @@ from embermq.adapters.kafka.positions import LogPositions
 from embermq.adapters.kafka.receipt_topic import ReceiptTopic
 from embermq.adapters.kafka.shared_feeds import KafkaSharedFeeds
 from embermq.adapters.kafka.source_records import KafkaSourceRecords
-from embermq.adapters.sqlite.log_state import Post, SqliteLogState
 from embermq.app.config import Settings
-from embermq.app.log_side import LogSide, RetainedLog
+from embermq.app.log_side import LogSide, Post, RetainedLog
 from embermq.app.store_addresses import kafka_address
 from embermq.delivery.application.fed_readers import FedReaders
 from embermq.delivery.application.log_place import LogPlace, OwnPlace
 from embermq.delivery.application.parking import Parking
 from embermq.delivery.application.shared_readers import SharedPlace, SharedReaders
-from embermq.durability.log_apart.retention import NoEntries, PublishedReaders
-from embermq.durability.log_apart.start import behind_records
-from embermq.durability.log_apart.store import LogThenState
+from embermq.durability.log_first import LogFirstStore
+from embermq.durability.published_readers import NoEntries, PublishedReaders
 from embermq.durability.retention import DISPATCH
 from embermq.formats.application_logs import ApplicationLogNames
 from embermq.formats.kafka_record import KafkaEncoder
@@ -43,10 +41,8 @@ from embermq.ports.known_log import KnownLog
 from embermq.ports.message_log import MessageLog
 from embermq.ports.reader_positions import ReaderPositions
 from embermq.ports.receipt_log import ReceiptStatistics
-from embermq.ports.sessions import StoredState
 from embermq.ports.shared_groups import SharedGroups
 from embermq.sessions.session import Session
-from embermq.sessions.tick import Tick
 
 WORTH_S = 2.0
 """How long a report waits for an answer of Kafka, and three times as long for Kafka itself."""
@@ -56,9 +52,12 @@ class KafkaLogSide(LogSide):
     """One topic. Raises StartError for settings that cannot be, StoreError for a Kafka that does not answer or whose
     topic is not fit."""
 
-    is_apart = True
+    has_dates = True
+    application_logs: KafkaApplicationLogs
+    ticks: LogFirstStore | None = None
+    """None until the broker takes its first tick."""
 
-    def __init__(self, settings: Settings, state: SqliteLogState, tick: Tick, post: Post) -> None:
+    def __init__(self, settings: Settings, known: KnownLog, post: Post) -> None:
         self._settings = settings
         self._post = post
         self._feeds: KafkaApplicationFeeds | None = None
@@ -71,19 +70,16 @@ class KafkaLogSide(LogSide):
         self._admin = WatchedAdmin(address, kafka)
         self._topic = LogTopic(self._admin, packet_bytes_max=settings.mqtt.packet_bytes_max)
         names = ApplicationLogNames(kafka.prefix)
-        known = state.known_log()
-        self.kept_to = known.end
-        self.meaning = str(self._topic.open(is_new=not known.end))
+        self.meaning = str(self._topic.open(is_new=not known.is_any))
         self.place = f"{address}, topic {self._topic.name}"
         self.log_id = self._topic.identity()
         self._positions = positions = find_ends(self._admin, self._topic)
         if not kafka.adopt_log:
             check_is_ours(known, self._positions, self.log_id, self.place)
-        self._continue_behind(known_end(self._admin, self.log_id, known, positions))
-        state.open_log(self.log_id)
+        self.continue_behind(known_end(self._admin, self.log_id, known, positions))
         self.log = self._log = KafkaMessageLog(self._admin, self._topic.name, self._positions)
         group = DispatcherGroup(address, kafka, self._topic.name, positions)
-        self._appender = appender = KafkaAppender(
+        self.appender = appender = KafkaAppender(
             address,
             kafka,
             self._topic.name,
@@ -94,16 +90,7 @@ class KafkaLogSide(LogSide):
             group=group,
         )
         self.on_end = appender.on_end
-        self._receipts = ReceiptTopic(address, kafka, self._failures)
-        self._ticks = LogThenState(
-            appender,
-            state,
-            self._positions.end,
-            tick,
-            dispatcher_floor=state.dispatcher_floor,
-            receipts=self._receipts,
-        )
-        self.ticks = self._ticks
+        self.receipt_log = ReceiptTopic(address, kafka, self._failures)
         self.progress = KafkaPipelineProgress(
             address, kafka, self.log_id, self._failures, closed=self._positions.closed
         )
@@ -121,31 +108,29 @@ class KafkaLogSide(LogSide):
             failures=self._failures,
         )
 
-    def _continue_behind(self, known: int) -> None:
+    @property
+    def log_end(self) -> int:
+        """The position of the next record. It stays until the broker takes its first tick."""
+        return self._positions.end
+
+    def continue_behind(self, known: int) -> None:
+        """No record gets a position below this one. Before the first tick."""
         continue_behind(self._admin, self._topic, self._positions, known)
 
     @property
     def bytes_sure(self) -> int:
-        return self._appender.bytes_sure
+        return self.appender.bytes_sure
 
     def objection(self, record: bytes) -> str:
-        return self._appender.objection(record)
-
-    def behind(self, stored: StoredState) -> StoredState:
-        return behind_records(stored, self._positions.end)
-
-    def begin(self, stored: StoredState) -> StoredState:
-        self._continue_behind(stored.log_end)
-        self._ticks.begin_at(self._positions.end)
-        return replace(stored, log_end=self._ticks.log_end)
+        return self.appender.objection(record)
 
     @property
     def dispatcher_floor(self) -> int:
-        return self._ticks.dispatcher_floor
+        return self.ticks.dispatcher_floor if self.ticks is not None else 0
 
     @property
     def failing(self) -> str:
-        return self._ticks.failing
+        return self.ticks.failing if self.ticks is not None else ""
 
     @property
     def failures(self) -> int:
@@ -153,7 +138,7 @@ class KafkaLogSide(LogSide):
 
     @property
     def receipts(self) -> ReceiptStatistics:
-        return self._receipts.statistics()
+        return self.receipt_log.statistics()
 
     def open_for_retention(self) -> RetainedLog:
         log = self._retained = KafkaMessageLog(self._admin, self._topic.name, self._positions)
@@ -203,7 +188,11 @@ class KafkaLogSide(LogSide):
         self._applications.close()
         self.progress.close()
         self._log.close()
-        self._ticks.close()
+        if self.ticks is not None:
+            self.ticks.close()
+        else:
+            self.appender.close()
+            self.receipt_log.close()
 
 
 def _log_properties(settings: Settings) -> LogProperties:
@@ -219,17 +208,18 @@ def _log_properties(settings: Settings) -> LogProperties:
 
 def check_is_ours(known: KnownLog, positions: LogPositions, identity: str, place: str) -> None:
     """Two brokers on one log would write over one another's state. Raises StoreUnavailable for a log with records that
-    this data directory has nothing to do with."""
+    the Redis has nothing to do with."""
     if not any(positions.ends().values()):
         return
     if not known.is_any:
         raise StoreUnavailable(
-            f"{place}: has messages of another broker, and this data directory is new: two on one topic would lose "
-            "messages; give this one a kafka.prefix of its own, or set kafka.adopt_log when the other is gone for good"
+            f"{place}: has messages, and the Redis of stores.session knows no log: two brokers on one topic would lose "
+            "messages; give this one a kafka.prefix of its own, or set kafka.adopt_log when what knew it is lost"
         )
-    if known.identity and identity != known.identity:
+    if identity != known.identity:
         raise StoreUnavailable(
-            f"{place}: is another log than the one of this data directory (topic id {identity}, not {known.identity}); "
+            f"{place}: is another log than the one that stores.session belongs to (topic id {identity}, not "
+            f"{known.identity}); "
             "set kafka.adopt_log when it was restored from a copy"
         )
 

@@ -10,8 +10,7 @@ from threading import Thread
 
 from msgspec import Struct
 
-from embermq.adapters.sqlite.log_state import Post
-from embermq.app.log_side import LogSide
+from embermq.app.log_side import LogSide, Post
 from embermq.model.counters import Counters
 from embermq.ports.errors import StoreError
 from embermq.ports.message_log import MessageLog

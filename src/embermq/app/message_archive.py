@@ -16,7 +16,7 @@ from embermq.app.settings import SQLITE
 from embermq.app.static_store import named_store, static_url
 from embermq.pipeline.errors import PipelineError
 from embermq.pipeline.places import Places
-from embermq.ports.message_store import MessageStore, StoredMessage
+from embermq.ports.message_store import MessageStore
 
 SEARCH_S = 3_600.0
 """What looks through a whole store may take so long."""
@@ -36,7 +36,7 @@ def message_store_of(settings: Settings) -> Iterator[MessageStore]:
         with closing(SqliteMessageStore(places.messages, is_kafka=is_kafka)) as store:
             yield store
         return
-    if not places.broker.is_file():
+    if settings.stores.log == SQLITE and not places.broker.is_file():
         raise UserError(f"{places.data_dir} is not the data directory of a broker; name it with --data-dir")
     log_id = _log_id(settings, places)
     with named_store(url):
@@ -59,16 +59,6 @@ def _log_id(settings: Settings, places: Places) -> int:
             raise UserError(f"stores.log: {error}") from error
     with closing(open_reader(places.broker)) as connection:
         return log_identity(connection)
-
-
-def read_archive(settings: Settings, from_offset: int, limit: int) -> list[StoredMessage]:
-    """At most `limit` archived messages with offset >= `from_offset`; none when nothing was ever archived. For the
-    repair after a start: the store is opened for each call. Raises StoreError, StartError."""
-    try:
-        with message_store_of(settings) as store:
-            return store.read(from_offset, limit)
-    except UserError:
-        return []
 
 
 def confirmed_offset(settings: Settings, log_id: int) -> int:

@@ -21,7 +21,6 @@ from msgspec import Struct
 from embermq.access.authentication.errors import ChainError
 from embermq.access.authentication.identity import Identity
 from embermq.access.authorization.rule_set import RuleSet
-from embermq.adapters.sqlite.log_state import Post
 from embermq.admin.operations import PARKED, QUEUES, SESSIONS
 from embermq.admin.parked_desk import ParkedDesk
 from embermq.admin.session_desk import SessionDesk
@@ -32,9 +31,11 @@ from embermq.app.authorization import RuleFiles
 from embermq.app.config import Settings
 from embermq.app.control import ControlSide
 from embermq.app.data_lock import held_data_dir
-from embermq.app.embedded import Embedded, open_embedded
+from embermq.app.embedded import open_embedded
 from embermq.app.errors import StartError
 from embermq.app.http_side import HttpSide
+from embermq.app.log_side import Post
+from embermq.app.opened import OpenedBroker
 from embermq.app.pipeline_side import driver_settings, missing_jars
 from embermq.app.places_noted import check_profile, note_places
 from embermq.app.queue_admin import QueueAdmin
@@ -80,12 +81,8 @@ def run_broker(settings: Settings, *, accept_loss: bool = False) -> int:
     try:
         with held_data_dir(data_dir) as lock:
             check_profile(data_dir, settings)
-            open_stores = partial(
-                open_embedded,
-                data_dir,
-                settings,
-                found_log=partial(lock.note_log, accept_loss=accept_loss),
-                accept_loss=accept_loss,
+            open_stores = _profile(
+                data_dir, settings, partial(lock.note_log, accept_loss=accept_loss), accept_loss
             )
             return uvloop.run(_Application(settings, data_dir, open_stores).run())
     except StoreError as error:
@@ -95,7 +92,23 @@ def run_broker(settings: Settings, *, accept_loss: bool = False) -> int:
         raise
 
 
-OpenStores = Callable[[Post, RuleSet | None], Embedded]
+def _profile(
+    data_dir: Path, settings: Settings, found_log: Callable[[int], None], accept_loss: bool
+) -> "OpenStores":
+    """How the stores are opened that the settings name. Raises StartError when a client of theirs is not installed."""
+    if settings.stores.log == SQLITE:
+        return partial(open_embedded, data_dir, settings, found_log=found_log, accept_loss=accept_loss)
+    try:
+        from embermq.app.servers import open_servers
+    except ImportError as error:
+        raise StartError(
+            f"stores.log: {settings.stores.shown().log} needs {error.name}, which is not installed: "
+            "pip install 'embermq[servers]', or make servers"
+        ) from error
+    return partial(open_servers, data_dir, settings)
+
+
+OpenStores = Callable[[Post, RuleSet | None], OpenedBroker]
 """Opens what is stored, with how results get to the loop and the rules that are in force."""
 
 
@@ -104,7 +117,7 @@ class _Parts(Struct):
 
     users: Users
     rule_files: RuleFiles
-    embedded: Embedded
+    embedded: OpenedBroker
     authentication: Authentication
     ticks: TickLoop
     server: MqttServer
@@ -310,7 +323,7 @@ class _Application:
         self._reloads.add(task)
         task.add_done_callback(self._reloads.discard)
 
-    def _say_ready(self, service: BrokerService, embedded: Embedded) -> None:
+    def _say_ready(self, service: BrokerService, embedded: OpenedBroker) -> None:
         sys.stdout.write("\n".join(service.start_up_block()) + "\n")
         if embedded.redelivered:
             LOG.info("repaired %d deliveries that the last run left unfinished", embedded.redelivered)
@@ -318,7 +331,7 @@ class _Application:
         sys.stdout.flush()
 
 
-def _authentication(settings: Settings, users: Users, embedded: Embedded) -> Authentication:
+def _authentication(settings: Settings, users: Users, embedded: OpenedBroker) -> Authentication:
     try:
         return Authentication(
             users,
@@ -369,7 +382,7 @@ def _told(error: OSError) -> str:
     return os.strerror(error.errno)
 
 
-def _expel(embedded: Embedded, ticks: TickLoop, unwelcome: Callable[[Identity], bool]) -> int:
+def _expel(embedded: OpenedBroker, ticks: TickLoop, unwelcome: Callable[[Identity], bool]) -> int:
     count = embedded.broker.connecting.credentials.expel(unwelcome)
     if count:
         ticks.wake()

@@ -17,8 +17,8 @@ from embermq.admin.refusals import Refusals
 from embermq.admin.service import Health, Readiness
 from embermq.app import out_of_memory
 from embermq.app.config import Settings
-from embermq.app.embedded import Embedded
 from embermq.app.letter_news import LetterNews
+from embermq.app.opened import OpenedBroker
 from embermq.app.own_thread import on_own_thread
 from embermq.app.pin_news import PinNews
 from embermq.app.pipeline_news import PipelineNews, waiting_text
@@ -52,7 +52,7 @@ class BrokerService:
         settings: Settings,
         data_dir: Path,
         *,
-        embedded: Embedded,
+        embedded: OpenedBroker,
         ticks: TickLoop,
         server: MqttServer,
         supervisor: "PipelineSupervisor | None",
@@ -136,8 +136,6 @@ class BrokerService:
                 connections=self._server.connections,
                 sessions=len(state.sessions),
                 sessions_loaded=len(state.sessions.loaded),
-                shared_messages=state.shared_queues.queued,
-                shared_bytes=state.shared_queues.queued_bytes,
                 quotas=state.quotas,
                 subscriptions=len(state.router),
                 retained=len(state.retained),
@@ -211,7 +209,7 @@ class BrokerService:
         are none, nothing is old."""
         clock = self._embedded.clock.clock
         now_ms = clock.now_ms()
-        if not self._embedded.log_side.is_apart:
+        if not self._embedded.log_side.has_dates:
             return now_ms
         return now_ms + clock.offset_ms if clock.offset_ms is not None else 0
 

@@ -16,13 +16,6 @@ from embermq.ports.store_url import without_password
 
 SQLITE = "sqlite"
 """The embedded store, in the data directory."""
-ELSEWHERE = (
-    "sessions of this data directory are kept in {}, and would miss what comes while another store is used: name that "
-    "one, or set stores.discard_sessions to begin without them"
-)
-"""What a start with another store of sessions is told."""
-
-
 ALONE = (
     "{0}: sqlite does not go with {1}: a broker keeps its data in its directory, or in a Kafka and a Redis; set {0} to "
     "{2}, or both to sqlite (docs/stores.md)"
@@ -41,9 +34,6 @@ class StoreSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Sessions, what is queued for them, and retained messages: `sqlite` for the data directory, or
     `redis://[[USER]:PASSWORD@]HOST:PORT[/DATABASE]`, `rediss://` with TLS, `redis+cluster://HOST:PORT,HOST:PORT` and
     `rediss+cluster://`, with options too; together with a Kafka in `log`."""
-    discard_sessions: bool = False
-    """Begin without the sessions that the start before kept in another Redis than `session` names. What is there is not
-    moved, and misses what comes from then on."""
     static: str = SQLITE
     """Accounts and archived messages: `sqlite` for the data directory, or
     `postgresql://USER:PASSWORD@HOST:PORT/DATABASE`, `mysql://` or `mariadb://` likewise, with options."""
@@ -55,7 +45,7 @@ class StoreSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         """Without passwords, so that no log can hold them."""
         shown = self.shown()
         return (
-            f"StoreSettings(log={shown.log!r}, session={shown.session!r}, discard_sessions={shown.discard_sessions}, "
+            f"StoreSettings(log={shown.log!r}, session={shown.session!r}, "
             f"static={shown.static!r}, static_upgrade={shown.static_upgrade})"
         )
 

@@ -1,13 +1,15 @@
-"""`embermq pipeline compact`: make few files of the many small ones of the lake."""
+"""`embermq pipeline compact`: put the lake in order by hand."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
 
-from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir, Tasks, configuration, finite
+from embermq.app.errors import UserError
+from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir, Tasks, configuration
 
 if TYPE_CHECKING:
     from embermq.pipeline.jobs.compact import CompactionReport
@@ -16,50 +18,34 @@ if TYPE_CHECKING:
 def command(
     *,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would be done, change nothing.")
+        bool, typer.Option("--dry-run", help="Show what there is and would be deleted, change nothing.")
     ] = False,
-    older_than_hours: Annotated[
-        float,
-        typer.Option(
-            "--older-than-hours",
-            min=0,
-            callback=finite,
-            metavar="HOURS",
-            help="Leave files younger than this alone.",
-        ),
-    ] = 1.0,
-    target_mb: Annotated[
-        int,
-        typer.Option(
-            "--target-mb",
-            min=1,
-            max=4096,
-            metavar="MB",
-            help="Size of a merged file; files of half of it stay.",
-        ),
-    ] = 128,
     tasks: Tasks = 0,
     data_dir: DataDir = None,
     config: ConfigFile = None,
     assignments: Assignments = None,
     as_json: AsJson = False,
 ) -> None:
-    """Merge small files of the lake. It goes directory by directory; the broker and its pipeline may be running."""
-    from embermq.app.compaction import EXIT_REFUSED, CompactionOrder, run_compaction
+    """Put the lake in order. It merges files and deletes what is too old, as a running pipeline does by itself."""
     from embermq.cli.message_bar import MessageBar
+    from embermq.pipeline.errors import PipelineError
+    from embermq.pipeline.jobs.compact import compact
+    from embermq.pipeline.places import Places
 
     settings = configuration(config, assignments, data_dir).settings
-    order = CompactionOrder(
-        target_mb=target_mb, older_than_hours=older_than_hours, dry_run=dry_run, tasks=tasks
-    )
-    if as_json:
-        report = run_compaction(order, settings, _print_progress)
-        print(msgspec.json.encode({"report": report}).decode())
-    else:
-        with MessageBar("files") as bar:
-            report = run_compaction(order, settings, bar.show)
-        print("\n".join(lines_of(report)))
-    raise typer.Exit(EXIT_REFUSED if report.refusals else 0)
+    places = Places(Path(settings.data_dir).absolute())
+    if not places.lake_ledger.is_file():
+        raise UserError(f"{places.data_dir} has no lake; name the broker's data directory with --data-dir")
+    try:
+        if as_json:
+            report = compact(settings.pipeline, places, tasks=tasks, dry=dry_run, progress=_print_progress)
+            print(msgspec.json.encode({"report": report}).decode())
+        else:
+            with MessageBar("steps") as bar:
+                report = compact(settings.pipeline, places, tasks=tasks, dry=dry_run, progress=bar.show)
+            print("\n".join(lines_of(report)))
+    except PipelineError as error:
+        raise UserError(str(error)) from error
 
 
 def _print_progress(done: int, total: int) -> None:
@@ -69,18 +55,14 @@ def _print_progress(done: int, total: int) -> None:
 def lines_of(report: CompactionReport) -> list[str]:
     """What a person reads at the end."""
     if report.dry_run:
-        lines = [
-            f"directories {report.directories:,}",
-            f"files       {report.files_merged:,} would become {report.files_made:,} or fewer",
-            f"bytes       {report.bytes_before:,} would be read",
+        return [
+            f"files    {report.files_before:,} of {report.bytes_before:,} bytes in all",
+            f"deleted  {report.deleted:,} records would be, which are older than the lake keeps",
         ]
-    else:
-        lines = [
-            f"directories {report.directories:,}",
-            f"files       {report.files_merged:,} became {report.files_made:,}",
-            f"records     {report.records:,}",
-            f"bytes       {report.bytes_before:,} became {report.bytes_after:,}",
-        ]
-    lines.append(f"took        {report.seconds:.1f} s")
-    lines += [f"left as it is: {one.directory}: {one.reason}" for one in report.refusals]
-    return lines
+    return [
+        f"deleted  {report.deleted:,} records, older than the lake keeps",
+        f"merged   {report.files_merged:,} files into {report.files_made:,}",
+        f"files    {report.files_before:,} became {report.files_after:,}",
+        f"bytes    {report.bytes_before:,} became {report.bytes_after:,}",
+        f"took     {report.seconds:.1f} s",
+    ]

@@ -1,4 +1,4 @@
-"""`embermq pipeline fetch-jars`: get what Spark needs to read Kafka, once, at set-up time."""
+"""`embermq pipeline fetch-jars`: get what Spark needs for Kafka and the lake, once, at set-up time."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ def command(
     assignments: Assignments = None,
     as_json: AsJson = False,
 ) -> None:
-    """Fetch the jars of Spark's Kafka connector. Those that are missing come from Maven Central; hashes are checked."""
+    """Fetch the jars that Spark needs for Kafka and the lake. What is missing comes from Maven Central; hashes are
+    checked."""
     from embermq.cli.message_bar import MessageBar
-    from embermq.pipeline.connector import fetch_connector, jars_folder
+    from embermq.pipeline.connector import fetch_all, jars_folder
     from embermq.pipeline.errors import PipelineError, RepositoryError
 
     settings = configuration(config, assignments, None).settings.pipeline
@@ -35,7 +36,7 @@ def command(
         settings = msgspec.structs.replace(settings, jars_dir=str(into))
     try:
         with MessageBar("jars") as bar:
-            fetched = fetch_connector(settings, repository, bar.show)
+            fetched = fetch_all(settings, repository, bar.show)
     except RepositoryError as error:
         raise OptionError(f"--from: {error}") from error
     except PipelineError as error:
@@ -47,4 +48,4 @@ def command(
     elif names:
         print(f"fetched into {folder}: {', '.join(names)}")
     else:
-        print(f"{folder} has all that Spark needs to read Kafka")
+        print(f"{folder} has all that Spark needs")

@@ -79,7 +79,6 @@ def _detail(found: SessionDetail) -> Iterator[str]:
             if on
         ]
         options += [f"identifier {one.identifier}"] if one.identifier else []
-        options += [f"{one.group_queued:,} stored for the group"] if one.group_queued is not None else []
         yield f"  {shown(one.topic_filter)}  ({', '.join(options)})"
 
 

@@ -75,6 +75,16 @@ class DurablePath(DeliveryPath):
             self.device.refill(session)
             self.applications.pump(session)
 
+    def hand_over(
+        self,
+        session: Session,
+        take: Callable[[Delivery], bool],
+        *,
+        ended: bool,
+        then: Callable[[], None] | None = None,
+    ) -> None:
+        self.device.hand_over(session, take, ended=ended, then=then)
+
     def write_down(self, session: Session) -> None:
         self.device.write_down(session)
 

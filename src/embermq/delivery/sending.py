@@ -1,5 +1,7 @@
 """Putting deliveries on a link."""
 
+from collections.abc import Callable
+
 from embermq.model.counters import Counters
 from embermq.model.message import Message
 from embermq.mqtt.wire.encoder import pubrel, with_dup
@@ -53,3 +55,23 @@ def stored_frame(delivery: Delivery, session: Session, now_ms: int) -> Frame:
 def send_pubrel(link: Link, delivery: Delivery) -> None:
     """Queue the PUBREL of a QoS 2 delivery."""
     link.send(pubrel(delivery.packet_id))
+
+
+def hand_over_unstored(session: Session, take: Callable[[Delivery], bool]) -> list[Delivery]:
+    """Offer what came by shared subscriptions: QoS 1 in flight, and what waits for room. Returns what was taken."""
+    taken = [
+        delivery
+        for delivery in session.window.values()
+        if delivery.shared and delivery.qos == 1 and take(delivery)
+    ]
+    for delivery in taken:
+        del session.window[delivery.packet_id]
+    if session.waiting:
+        offered = [delivery for delivery in session.waiting if delivery.shared and take(delivery)]
+        for delivery in offered:
+            session.waiting.remove(delivery)
+            session.waiting_bytes -= delivery.waiting_bytes
+        taken += offered
+    for delivery in taken:
+        delivery.settled = True
+    return taken

@@ -53,8 +53,7 @@ class _Unstored(Struct):
 
 
 class LogFirstStore(TickStore):
-    """See the module. `log_end` is the position of the next record; `generations` below it are reserved. Samples of
-    latency go to `receipts`."""
+    """See the module. `log_end` is the position of the next record. Samples of latency go to `receipts`."""
 
     def __init__(
         self,
@@ -65,7 +64,6 @@ class LogFirstStore(TickStore):
         post: Post,
         *,
         log_end: int,
-        generations: int,
         settle_ms: int = 0,
         receipts: ReceiptLog | None = None,
     ) -> None:
@@ -77,7 +75,8 @@ class LogFirstStore(TickStore):
         self._post = post
         self._log_end = self._noted_end = log_end
         self._noted_ms = self._tick.now_ms
-        self._generations = self._generations_wanted = generations
+        self._generations = self._generations_wanted = state.generations_reserved
+        """Below the first no session is new to the log: what has been read at the start has it."""
         self._settle_ms = settle_ms
         self._receipts = receipts
         self._under_way: _Answerable | None = None

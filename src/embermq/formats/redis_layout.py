@@ -146,19 +146,16 @@ def seq_of(score: bytes | str | float) -> int:
 
 def position_of(row: QueueRow) -> str:
     """A member of `{client}_positions`: what the client has had stored. Plain subscriptions give a client one copy of
-    an offset, each shared one gives it another, which carries the number of that; retained messages have no offset, and
-    carry their place."""
-    if row.offset < 0:
-        return f"{row.offset}:{score_of(row.seq)}"
-    return f"{row.offset}:{row.flags >> 3}" if row.flags >> 3 else str(row.offset)
+    an offset; shared ones may give it several, retained messages have no offset, so these carry their place too."""
+    return f"{row.offset}:{score_of(row.seq)}" if row.flags & 8 or row.offset < 0 else str(row.offset)
 
 
-def offset_in(key: str, position: str) -> tuple[int, int]:
-    """Offset of a position, -1 for a retained message, and the number of the shared subscription by which it came, 0
-    for none. Raises LayoutError."""
-    offset, _, shared = position.partition(":")
+def offset_in(key: str, position: str) -> tuple[int, bool]:
+    """Offset of a position, -1 for a retained message, and whether it came by a shared subscription. Raises
+    LayoutError."""
+    offset, colon, _ = position.partition(":")
     try:
-        return int(offset), int(shared) if shared and not offset.startswith("-") else 0
+        return int(offset), bool(colon)
     except ValueError as error:
         raise broken(key, error) from error
 
@@ -229,7 +226,7 @@ class _Delivery(MessageBody, frozen=True, omit_defaults=True, rename="camel", kw
     expires_ms: _Number
     client_id: str
     retained: bool
-    shared: int | bool = 0
+    shared: bool = False
     identifiers: tuple[int, ...] = ()
 
 
@@ -256,7 +253,7 @@ def encode_tail(row: QueueRow, client_id: str, record: LogRecord) -> bytes:
     delivery = _Delivery(
         qos=flags & 3,
         retained=bool(flags & 4),
-        shared=flags >> 3,
+        shared=bool(flags & 8),
         expires_ms=row.expires_ms,
         client_id=client_id,
         identifiers=row.identifiers,
@@ -318,7 +315,7 @@ def decode_message(key: str, value: bytes, *, generation: int, seq: int, state: 
         found.offset,
         found.packet_id,
         state,
-        found.qos | found.retained << 2 | int(found.shared) << 3,
+        found.qos | found.retained << 2 | found.shared << 3,
         found.expires_ms,
         found.identifiers,
         record,

@@ -35,7 +35,6 @@ from embermq.sessions.connecting import Connecting
 from embermq.sessions.enhanced_authentication import Authenticating
 from embermq.sessions.link import Link
 from embermq.sessions.session import Session
-from embermq.sessions.shared_queue import is_group
 from embermq.sessions.state import BrokerState
 from embermq.sessions.subscribing import Subscribing
 from embermq.sessions.tick import Batch
@@ -105,7 +104,6 @@ class Broker:
         for session in state.sessions.loaded:
             session.permissions = state.permissions(session.principal)
         state.router.forget()
-        state.shared_queues.wake()
         if state.queues is not None:
             state.queues.authorized()
 
@@ -148,12 +146,8 @@ class Broker:
         state = self.state
         state.set_generations(stored.generation_reserved)
         state.log_end = stored.log_end
-        groups: list[StoredSession] = []
         for entry in stored.sessions:
             row = entry.row
-            if is_group(row):
-                groups.append(entry)
-                continue
             if row.client_id not in state.sessions:
                 if not (self._restore(entry) and state.sessions.put_away(row.client_id)):
                     state.sessions.stay(row.client_id)
@@ -161,8 +155,6 @@ class Broker:
             state.tick.session_writes.deleted_sessions.append(row.generation)  # a newer one came before
             if row.client_type is ClientType.APPLICATION:
                 state.tick.writes.ended_applications.append(row.generation)
-        for entry in groups:
-            self._restore_group(entry)
         for kept in retained:
             try:
                 state.retained.restore(kept)
@@ -173,14 +165,6 @@ class Broker:
         for generation, will in stored.wills:
             self.wills.restore(generation, will, has_session=generation in with_sessions)
         return list(state.sessions.loaded)
-
-    def _restore_group(self, entry: StoredSession) -> None:
-        """Take over what is stored of a shared subscription; it goes when no kept session is a member any more."""
-        turn = self.state.router.turn_named(entry.row.client_id)
-        if turn is not None and turn.queue is not None:
-            turn.queue.adopt(entry)
-        else:
-            self.state.tick.session_writes.deleted_sessions.append(entry.row.generation)
 
     def _restore(self, entry: StoredSession) -> bool:
         """Take over a session; returns whether it may be put away."""

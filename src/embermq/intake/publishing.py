@@ -47,7 +47,7 @@ from embermq.ports.errors import StoreError, StoreFull
 from embermq.ports.tick_store import Receipt
 from embermq.routing.queue_target import QueueAim, QueueTarget
 from embermq.routing.retain_sources import source_of
-from embermq.routing.router import NO_MATCH, Match, MatchedGroup
+from embermq.routing.router import NO_MATCH, Match, Receiver
 from embermq.routing.shared_choice import choose_member
 from embermq.sessions.awaiting_pubrel import Holding
 from embermq.sessions.durable_queues import PUBLISHED_PREFIXES
@@ -339,18 +339,15 @@ class Publishing:
             for receiver in match.applications:
                 direct.deliver(receiver.session, receiver, accepted)
             for group in match.groups:
-                self._deliver_to_group(group, accepted)
+                self._deliver_to_group(group.receivers, group.turn.next, accepted)
+                group.turn.next += 1
 
-    def _deliver_to_group(self, group: MatchedGroup, accepted: Accepted) -> None:
-        turn = group.turn
-        if accepted.message.qos and turn.queue is not None:
-            turn.queue.deliver(group.receivers, accepted)
-            return
-        message, state = accepted.message, self._state
-        chosen = choose_member(group.receivers, turn.next, state.settings.shared_strategy, message.topic)
-        turn.next += 1
+    def _deliver_to_group(self, receivers: list[Receiver], turn: int, accepted: Accepted) -> None:
+        chosen = choose_member(receivers, turn)
         if chosen is not None:
-            state.direct.deliver(chosen.session, chosen, accepted)
+            keeps = accepted.message.qos and chosen.qos
+            path = self._state.path(chosen.session) if keeps else self._state.direct
+            path.deliver(chosen.session, chosen, accepted)
 
     def committed(self, batch: Batch, receipt: Receipt) -> None:
         """The batch is durable: acknowledge in publish order, then hand on to those who keep. A large batch is written
@@ -416,7 +413,8 @@ class Publishing:
                     direct.deliver(receiver.session, receiver, accepted)
             for group in match.groups:
                 if not group.stamped:
-                    self._deliver_to_group(group, accepted)
+                    self._deliver_to_group(group.receivers, group.turn.next, accepted)
+                    group.turn.next += 1
         return offset
 
     def _tell(self, accepted: Accepted) -> None:

@@ -101,7 +101,7 @@ class SystemTopics:
         if elapsed_s > 0:
             self._update_loads(totals, elapsed_s)
         self._totals, self._updated_ms = totals, now_ms
-        stored = len(self._state.retained) + survey.queued + self._state.shared_queues.queued
+        stored = len(self._state.retained) + survey.queued
         gauges = {
             "clients/total": survey.total,
             "clients/connected": survey.connected,

@@ -79,10 +79,8 @@ class Counters(Struct):
     redelivered_after_start: int = 0
     deliveries_repaired: int = 0
     """Stored deliveries that the session data had lost, and that were stored again."""
-    deliveries_outdated: int = 0
-    """Stored deliveries of session data that was older than the log: they had been consumed since."""
     repair_records_missing: int = 0
-    """Positions that a repair should have looked at and found neither in the log nor in the message store."""
+    """Positions that a repair should have looked at and found no more in the log."""
     reauthentications: int = 0
     reauthentications_refused: int = 0
     sessions_expired: int = 0

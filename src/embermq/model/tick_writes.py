@@ -11,7 +11,6 @@ from msgspec import Struct, field
 from embermq.model.application_positions import ReaderPosition
 from embermq.model.parked_message import ParkedWrite
 from embermq.model.queue_rows import QueueWrites
-from embermq.model.session_cursor import SessionCursor
 from embermq.model.session_writes import SessionWrites
 from embermq.model.shared_logs import SharedWrites
 from embermq.model.writes import Writes
@@ -57,8 +56,6 @@ class TickWrites(Writes):
     queues: QueueWrites = field(default_factory=QueueWrites)
     """Of durable queues."""
     receipts: list[bytes] = field(default_factory=list)
-    cursors: dict[int, SessionCursor | None] = field(default_factory=dict)
-    """generation -> how far the session has consumed what is below the floor; None: all of it."""
     dispatcher_floor: int = -1
     """Every record below it is delivered, stored or owed to nobody; -1 when unchanged."""
     generation_reserved: int = -1
@@ -79,7 +76,6 @@ class TickWrites(Writes):
             or self.parked
             or self.ended_applications
             or self.receipts
-            or self.cursors
             or self.dispatcher_floor >= 0
             or self.generation_reserved >= 0
             or not self.shared.is_empty()
@@ -95,7 +91,6 @@ class TickWrites(Writes):
             or self.parked
             or self.ended_applications
             or self.receipts
-            or self.cursors
             or self.generation_reserved >= 0
             or not self.shared.is_empty()
             or not self.queues.is_empty()

@@ -37,8 +37,6 @@ class MetricsSnapshot(Struct, frozen=True, kw_only=True):
     sessions_loaded: int
     quotas: Quotas
     subscriptions: int
-    shared_messages: int
-    shared_bytes: int
     retained: int
     application_readers: int
     application_lost: int
@@ -88,8 +86,6 @@ class Metrics(Collector):
             "subscriptions": snapshot.subscriptions,
             "subscriptions_bytes": snapshot.quotas.filter_bytes,
             "subscriptions_bytes_limit": snapshot.quotas.filter_bytes_max,
-            "shared_messages": snapshot.shared_messages,
-            "shared_bytes": snapshot.shared_bytes,
             "retained_messages": snapshot.retained,
             "application_readers": snapshot.application_readers,
             "parked_messages": snapshot.application_parked,

@@ -20,7 +20,7 @@ from embermq.pipeline.errors import SparkEndedError
 from embermq.pipeline.java import find_java
 from embermq.pipeline.places import Places
 from embermq.pipeline.session import start_session
-from embermq.pipeline.settings import PipelineSettings
+from embermq.pipeline.settings import PipelineSettings, QueryName
 
 TASKS_MAX = 8
 """Unless more are asked for: the stores at both ends are not faster for it."""
@@ -37,18 +37,18 @@ _LOST = (PySparkException, Py4JError, ConnectionError, EOFError)
 
 @contextmanager
 def batch_session(
-    settings: PipelineSettings, tasks: int, work: Path, spill: Path | None = None
+    settings: PipelineSettings, tasks: int, work: Path, *, lake: bool = False, spill: Path | None = None
 ) -> Iterator[SparkSession]:
-    """So many tasks at a time, 0 for one a core. Spark keeps its files in `work`, a directory with a short path, or
-    those that may be large in `spill`. Raises SparkEndedError."""
+    """So many tasks at a time, 0 for one a core; with what `lake` needs. Spark keeps its files in `work`, a directory
+    with a short path, or those that may be large in `spill`. Raises SparkEndedError."""
     places = Places(spill or work)
     slots = tasks or min(os.cpu_count() or 1, TASKS_MAX)
     java = find_java(places.java_wrapper)
     try:
         with _stderr_in(work / _LOG):
-            spark = start_session(
-                msgspec.structs.replace(settings, master=f"local[{slots}]"), places, java, work
-            )
+            queries: tuple[QueryName, ...] = ("lake",) if lake else ()
+            job = msgspec.structs.replace(settings, master=f"local[{slots}]", queries=queries)
+            spark = start_session(job, places, java, work)
     except _LOST as error:
         raise SparkEndedError(f"Spark does not start: {_last_words(work, _first_line(error))}") from error
     jvm = jvm_process(spark)

@@ -45,8 +45,8 @@ class KafkaLogError(PipelineError):
     """The world's fault: the message log in Kafka does not answer, is not there, or refuses. Says what was asked."""
 
 
-class CompactionError(PipelineError):
-    """Why files of the lake cannot be merged; directories that are not done stay as they are."""
+class LakeError(PipelineError):
+    """The world's fault: the lake cannot be written now. Says where it is, and what is in the way."""
 
 
 class RedriveError(PipelineError):

@@ -44,12 +44,12 @@ class Places(Struct, frozen=True):
 
     @property
     def lake_ledger(self) -> Path:
-        """lake.db: which Parquet files belong to the lake."""
+        """lake.db: how far the lake is, beside the lake itself."""
         return self.data_dir / "lake.db"
 
     @property
     def lake(self) -> Path:
-        """lake/: Parquet by date and first topic level."""
+        """lake/: the Delta Lake table, unless `pipeline.lake_dir` names another place."""
         return self.data_dir / "lake"
 
     @property
@@ -101,6 +101,11 @@ class Places(Struct, frozen=True):
     def driver_log(self) -> Path:
         """pipeline/driver.log: what the driver and its JVM print."""
         return self.work / "driver.log"
+
+    @property
+    def lake_lock(self) -> Path:
+        """pipeline/lake.lock: held by the Java that writes the lake as long as it lives."""
+        return self.work / "lake.lock"
 
     @property
     def java_wrapper(self) -> Path:

@@ -2,16 +2,19 @@
 
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from embermq.pipeline.authentication import authenticate_callbacks, authentication_options, cluster_secret
-from embermq.pipeline.connector import connector_jars
+from embermq.pipeline.connector import connector_jars, lake_jars
+from embermq.pipeline.errors import PipelineSettingsError
 from embermq.pipeline.java import JavaRuntime
 from embermq.pipeline.places import Places
 from embermq.pipeline.settings import DriverSettings, PipelineSettings, is_local, is_on_loopback
+from embermq.pipeline.sinks.delta_table import OPTIONS
 
 LOOPBACK = "127.0.0.1"
 ARROW_BATCH_BYTES = 8 * 1024 * 1024
@@ -107,16 +110,36 @@ def _place_options(settings: PipelineSettings, scratch: Path) -> dict[str, str]:
         options["spark.local.dir"] = str(scratch)
     if is_local(settings.master) or is_on_loopback(settings.master):
         options |= {"spark.driver.bindAddress": LOOPBACK, "spark.driver.host": LOOPBACK}
+    jars: list[Path] = []
+    if "lake" in settings.queries:
+        with suppress(
+            PipelineSettingsError
+        ):  # the query itself says what is missing; the others need not wait for it
+            jars += lake_jars(settings)
+            options |= lake_options(settings)
     if isinstance(settings, DriverSettings) and settings.kafka is not None:
+        jars += connector_jars(settings)
         options |= {
-            "spark.jars": ",".join(map(str, connector_jars(settings))),
             # As in local mode: a task that is tried again would hide what the query has to die of, an application log
             # that is missing; the query begins anew from its progress instead.
             "spark.task.maxFailures": "1",
             # Of options of sources and sinks that Spark shows: no URL, as by default, and no login.
             "spark.sql.redaction.options.regex": "(?i)url|jaas|password|secret",
         }
-    return options
+    return options | {"spark.jars": ",".join(map(str, jars))}
+
+
+def lake_options(settings: PipelineSettings) -> dict[str, str]:
+    """What writing the lake takes, at the place that the settings name."""
+    endpoint = settings.lake_s3_endpoint
+    if not endpoint:
+        return OPTIONS
+    return OPTIONS | {
+        "spark.hadoop.fs.s3a.endpoint": endpoint,
+        # What is not Amazon's has no name for each bucket, and needs a region in signatures alone.
+        "spark.hadoop.fs.s3a.path.style.access": "true",
+        "spark.hadoop.fs.s3a.endpoint.region": "us-east-1",
+    }
 
 
 def session_options(settings: PipelineSettings, places: Places, socket_dir: Path) -> dict[str, str]:

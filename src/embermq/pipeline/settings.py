@@ -44,12 +44,20 @@ class PipelineSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """File with the secret that a standalone master (`spark://...`) and its workers have as
     `spark.authenticate.secret`, 16 characters or more; other masters need none."""
     jars_dir: str = ""
-    """Where the jars are with which Spark reads Kafka (`embermq pipeline fetch-jars`); else `share/embermq/jars` of the
+    """Where the jars for Kafka and the lake are (`embermq pipeline fetch-jars`); else `share/embermq/jars` of the
     Python environment in which EmberMQ is installed."""
     heap_mb: int = 512
     """The largest heap of the JVM, MiB; Spark starts with no less than 480."""
     nice: int = 5
     """Niceness of the pipeline's processes, 0 to 19: with too little CPU, clients come first."""
+
+    lake_dir: str = ""
+    """Where the lake is: a folder, or `s3a://BUCKET/PATH`; "" for `lake` in the data directory. Keys for S3 come from
+    the environment (`AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`) or the machine's role."""
+    lake_s3_endpoint: str = ""
+    """URL (http or https) of storage that speaks S3 and is not Amazon's."""
+    lake_retention_days: int = 0
+    """How many days the lake keeps records; 0: for ever."""
 
     pin_policies: tuple[QueryPin, ...] = ()
     """Queries under which the log does not simply go on when they hold back more of it than readers may
@@ -112,8 +120,6 @@ class DriverSettings(PipelineSettings, frozen=True, kw_only=True, forbid_unknown
     """Length of a traffic window."""
     prune_rows_max: int = 20_000
     """Rows deleted in one round of trimming or pruning."""
-    lake_roots_max: int = 200
-    """First topic levels with a directory of their own in one batch; the rest share `root=__other__`."""
     restart_window_s: int = 300
     """More than `restarts_max` restarts of the driver in this time: state `failed`, in which it is restarted
     at growing intervals."""
@@ -142,6 +148,7 @@ def pin_policies(settings: PipelineSettings) -> dict[str, PinPolicy]:
 
 
 NICE_MAX = 19
+_S3 = "s3a://"
 _REMOTE = ("spark://", "yarn", "k8s://")
 
 _AT_LEAST: dict[str, int] = {
@@ -149,6 +156,7 @@ _AT_LEAST: dict[str, int] = {
     "nice": 0,
     "realtime_batch_s": 5,
     "retention_hours": 1,
+    "lake_retention_days": 0,
     "restarts_max": 0,
     "backoff_first_ms": 1,
 }
@@ -173,8 +181,30 @@ def check_settings(settings: PipelineSettings) -> None:
         value = getattr(settings, name)
         if value < least:
             raise PipelineSettingsError(f"pipeline.{name} = {value}: must be at least {least}")
+    _check_lake(settings)
     if settings.nice > NICE_MAX:
         raise PipelineSettingsError(f"pipeline.nice = {settings.nice}: must be at most {NICE_MAX}")
+
+
+def is_s3(settings: PipelineSettings) -> bool:
+    """Whether the lake is in object storage."""
+    return settings.lake_dir.startswith(_S3)
+
+
+def _check_lake(settings: PipelineSettings) -> None:
+    if "://" in settings.lake_dir and not is_s3(settings):
+        raise PipelineSettingsError(
+            f"pipeline.lake_dir = {settings.lake_dir!r}: must be a folder, or {_S3}BUCKET/PATH"
+        )
+    endpoint = settings.lake_s3_endpoint
+    if endpoint and not is_s3(settings):
+        raise PipelineSettingsError(
+            f"pipeline.lake_s3_endpoint = {endpoint!r}: pipeline.lake_dir = {settings.lake_dir!r} is not in S3"
+        )
+    if endpoint and endpoint.partition("://")[0] not in ("http", "https"):
+        raise PipelineSettingsError(
+            f"pipeline.lake_s3_endpoint = {endpoint!r}: must be a URL of http or https"
+        )
 
 
 def _check_embedded(settings: PipelineSettings) -> None:

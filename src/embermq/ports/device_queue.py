@@ -46,10 +46,6 @@ class DeviceQueueHistory(ABC):
         """`seq` of the first QUEUED delivery whose source offset is greater; None when there is none."""
 
     @abstractmethod
-    def known_offsets(self, generation: int, from_offset: int, *, shared: int) -> set[int]:
-        """Source offsets >= `from_offset` that this session has had stored, done ones included: those that came by the
-        shared subscription of this number, or with 0 by none."""
-
-    @abstractmethod
-    def shared_in_flight(self, generation: int, shared: int) -> set[int]:
-        """Source offsets of what is SENT or RELEASED and came by the shared subscription of this number."""
+    def known_offsets(self, generation: int, from_offset: int, *, shared: bool) -> set[int]:
+        """Source offsets >= `from_offset` that this session has had stored, done ones included: those that came by a
+        shared subscription, or the others."""

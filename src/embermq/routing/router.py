@@ -5,7 +5,7 @@ from __future__ import annotations
 from sys import getsizeof
 from typing import TYPE_CHECKING, cast
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from embermq.formats.log_record import IDENTIFIERS_MAX, Stamp, encode_stamps
 from embermq.mqtt.topics.names import SHARE_PREFIX
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from embermq.sessions.absent_session import AbsentSession
     from embermq.sessions.session import Session
-    from embermq.sessions.shared_queue import SharedQueue
 
 MATCHES_BYTES_MAX = 30 * 1024 * 1024
 """Memory for the topics whose receivers are remembered; past it the oldest go."""
@@ -89,14 +88,11 @@ class Receiver(Struct):
     shared: bool = False
 
 
-class GroupTurn(Struct, eq=False):
-    """Whose turn it is in the shared subscription `name`, `$share/<group>/<filter>`, over all topics; `members` are its
-    subscriptions. `queue` has its messages of QoS 1 and 2, from the first member with a kept session on."""
+class GroupTurn(Struct):
+    """Whose turn it is in a shared subscription, over all topics; `members` counts its subscriptions."""
 
-    name: str
     next: int = 0
-    members: set[Subscriber] = field(default_factory=set)
-    queue: SharedQueue | None = None
+    members: int = 0
 
 
 class MatchedGroup(Struct):
@@ -147,8 +143,6 @@ class Router:
         """Filters of shared subscriptions that have a log of their own for applications, and what is stamped for it;
         empty where such logs are not kept."""
         self.shared_logs: SharedLogs | None = None
-        self.new_queue: Callable[[GroupTurn], SharedQueue] | None = None
-        """Makes the queue of a shared subscription; None: there are none."""
 
     def __len__(self) -> int:
         return len(self._trie)
@@ -156,16 +150,16 @@ class Router:
     @property
     def shared_count(self) -> int:
         """Subscriptions that share."""
-        return sum(len(turn.members) for turn in self._turns.values())
+        return sum(turn.members for turn in self._turns.values())
 
     def put(self, subscriber: Subscriber, replaced: Subscriber | None = None) -> None:
         """Add a subscription, in place of the one that its session had to the same filter."""
         self._matches.changed(subscriber.topic_filter)
         if replaced is not None:
             self._trie.discard(replaced.topic_filter, replaced)
+        elif subscriber.group:
+            self._turns.setdefault((subscriber.group, subscriber.topic_filter), GroupTurn()).members += 1
         self._trie.add(subscriber.topic_filter, subscriber)
-        if subscriber.group:
-            self._join(subscriber, replaced)
         if self.shared_logs is not None and subscriber.group and subscriber.session.is_application:
             self.shared_logs.joined(subscriber)
 
@@ -175,60 +169,15 @@ class Router:
         if self._trie.discard(subscriber.topic_filter, subscriber) and subscriber.group:
             turn_key = (subscriber.group, subscriber.topic_filter)
             turn = self._turns[turn_key]
-            turn.members.discard(subscriber)
-            if turn.queue is not None and not self._has_log(subscriber):
-                self._leave(turn, turn.queue, subscriber.session)
+            turn.members -= 1
             if not turn.members:
                 del self._turns[turn_key]
             if self.shared_logs is not None and subscriber.session.is_application:
                 self.shared_logs.left(subscriber)
 
-    def _join(self, subscriber: Subscriber, replaced: Subscriber | None) -> None:
-        turn = self._turns.get((subscriber.group, subscriber.topic_filter))
-        if turn is None:
-            turn = self._turns[subscriber.group, subscriber.topic_filter] = GroupTurn(subscriber.name)
-        if replaced is not None:
-            turn.members.discard(replaced)
-        turn.members.add(subscriber)
-        if self.new_queue is None or self._has_log(subscriber):
-            return
-        session = subscriber.session
-        if turn.queue is not None:
-            turn.queue.joined(session)
-        elif session.persistent and subscriber.qos:
-            turn.queue = self.new_queue(turn)
-            for member in turn.members:
-                if member.holder.is_loaded and not self._has_log(member):
-                    turn.queue.joined(member.session)
-
-    def _leave(self, turn: GroupTurn, queue: SharedQueue, session: Session) -> None:
-        queue.left(session)
-        if all(member.holder.is_loaded and self._has_log(member) for member in turn.members):
-            queue.end()
-            turn.queue = None
-
-    def _has_log(self, subscriber: Subscriber) -> bool:
-        """Whether its messages of QoS 1 and 2 come from a log that applications share."""
-        return self.shared_logs is not None and subscriber.session.is_application
-
     def turn(self, subscriber: Subscriber) -> GroupTurn:
         """Whose turn it is in the shared subscription that this one is a member of."""
         return self._turns[subscriber.group, subscriber.topic_filter]
-
-    def turn_named(self, name: str) -> GroupTurn | None:
-        """The same by the whole filter; None without members."""
-        group, _, topic_filter = name.removeprefix(SHARE_PREFIX).partition("/")
-        return self._turns.get((group, topic_filter))
-
-    def queues_of(self, session: Session) -> list[SharedQueue]:
-        """Of the shared subscriptions that the session is a member of."""
-        queues = []
-        for subscriber in session.subscriptions.values():
-            if subscriber.group and not self._has_log(subscriber):
-                queue = self.turn(subscriber).queue
-                if queue is not None:
-                    queues.append(queue)
-        return queues
 
     def forget(self) -> None:
         """Who may receive what has changed: look at every topic anew."""

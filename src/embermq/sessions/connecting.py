@@ -29,7 +29,6 @@ from embermq.sessions.ownership import ANOTHER_USERS, may_keep, objection_to_use
 from embermq.sessions.session import PACKET_IDS, Delivery, Session
 from embermq.sessions.session_end import SessionEnd
 from embermq.sessions.session_expiry import SessionExpiry
-from embermq.sessions.shared_queue import GROUP_PREFIX
 from embermq.sessions.state import BrokerState
 from embermq.sessions.takeover import Takeover, is_kept, leave_queues
 from embermq.sessions.tick import PublishRefusal
@@ -79,8 +78,9 @@ class Connecting:
         self._wills = wills
         self._refuses_will = refuses_will
         self._holding = holding
+        self._handover = Handover(state)
         self._keep_alive = KeepAlive(state)
-        self.session_end = SessionEnd(state, wills, Handover(state))
+        self.session_end = SessionEnd(state, wills, self._handover)
         self.expiry = SessionExpiry(state, self.session_end)
         self._takeover = Takeover(state, wills, holding, self.session_end, self.expiry)
         self.credentials = Credentials(state)
@@ -275,8 +275,6 @@ class Connecting:
             )
             if not empty_allowed or not self._state.terms_of(link).allow_empty_client_id:
                 return ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "the client id is empty"
-        if client_id.startswith(GROUP_PREFIX):
-            return ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, f"a client id may not begin with {GROUP_PREFIX}"
         method = packet.properties.authentication_method if packet.properties is not None else None
         if method is not None and link.authentication is None:  # [MQTT-4.12.0-1]
             return ReasonCode.BAD_AUTHENTICATION_METHOD, UNKNOWN_METHOD
@@ -430,6 +428,7 @@ class Connecting:
             self.session_end.end(session)
             return
         leave_queues(self._state, session)
+        self._handover.leave(session, ended=False)
         state.path(session).suspend(session)
         if session.permissions is not None and session.permissions.principal != session.principal:
             self._judge(session, state.permissions(session.principal))

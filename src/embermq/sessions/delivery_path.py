@@ -47,6 +47,19 @@ class DeliveryPath(ABC):
         """The session's client is connected, CONNACK is queued: send what is owed, first what `recall` has read."""
 
     @abstractmethod
+    def hand_over(
+        self,
+        session: Session,
+        take: Callable[[Delivery], bool],
+        *,
+        ended: bool,
+        then: Callable[[], None] | None = None,
+    ) -> None:
+        """The session's client is gone: offer what came by shared subscriptions and is not under way with QoS 2; what
+        `take` returns True for is another session's now. With `ended` what is stored is offered as well. `then` is
+        called when all has been offered, possibly before this returns; while the store is away it waits."""
+
+    @abstractmethod
     def write_down(self, session: Session) -> None:
         """A subscription goes: what it has brought must be owed without it, also after a crash [MQTT-3.10.4-3]."""
 

@@ -1,12 +1,16 @@
-"""Shared subscriptions without a kept session when a member leaves: what it has not acknowledged goes to another one.
+"""Shared subscriptions when a member leaves: what it has not acknowledged goes to another one.
 
-QoS 1 messages in flight and all that was never sent are handed over; QoS 2 messages in flight end with their session
-[MQTT-4.8.2-4], [MQTT-4.8.2-5]. Where a member has a kept session the group's queue does the same
-(`delivery/device/group_queue.py`).
+QoS 1 messages in flight and all that was never sent are handed over; QoS 2 messages in flight stay with their session,
+and end with it [MQTT-4.8.2-4], [MQTT-4.8.2-5].
 """
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
 from embermq.formats.log_record import encode_record
-from embermq.routing.router import NO_MATCH, GroupTurn, MatchedGroup
+from embermq.routing.router import NO_MATCH, GroupTurn, Receiver
 from embermq.routing.shared_choice import choose_member
 from embermq.sessions.forwarded_frames import counted_anew
 from embermq.sessions.session import Delivery, Session
@@ -17,26 +21,50 @@ Groups = list[tuple[GroupTurn, tuple[int, ...]]]
 """The shared subscriptions of a session: whose turn it is, and the subscription identifiers."""
 
 
+class _Offer:
+    """The messages of one session that leaves, `keepers` those who have taken some since they were noted."""
+
+    def __init__(self, leaving: Session, ended: bool) -> None:
+        self.leaving = leaving
+        self.ended = ended
+        self.keepers: set[Session] = set()
+        self.is_over = False
+
+
 class Handover:
     """Finds another member for each message of one that leaves."""
 
     def __init__(self, state: BrokerState) -> None:
         self._state = state
 
-    def leave(self, session: Session) -> None:
-        """The session has ended. Its subscriptions still stand."""
-        groups = self._groups(session)
-        if not groups:
-            return
-        window, waiting = session.window, session.waiting
-        offered = [one for one in window.values() if one.shared and one.qos == 1 and one.shared_queue is None]
-        for delivery in offered:
-            if self._take(session, groups, delivery):
-                del window[delivery.packet_id]
-        for delivery in [one for one in waiting or () if one.shared]:
-            if waiting and self._take(session, groups, delivery):
-                waiting.remove(delivery)
-                session.waiting_bytes -= delivery.waiting_bytes
+    def leave(self, session: Session, *, ended: bool, then: Callable[[], None] | None = None) -> None:
+        """The client is gone. Its subscriptions still stand. While its session goes on, only members that are there
+        get its messages; when it has ended, those that are away too. `then` is called when all
+        has been offered, possibly later."""
+        if any(subscriber.group for subscriber in session.subscriptions.values()):
+            offer = _Offer(session, ended)
+            take = partial(self._take, offer, self._groups(session))
+            offered = partial(self._offered, offer, then)
+            self._state.path(session).hand_over(session, take, ended=ended, then=offered)
+            if not offer.is_over:
+                self._note(offer)
+                self._state.tick.session_writes.handing_on.append(session.generation)
+        elif then is not None:
+            then()
+
+    def _offered(self, offer: _Offer, then: Callable[[], None] | None) -> None:
+        offer.is_over = True
+        self._note(offer)
+        if then is not None:
+            then()
+
+    def _note(self, offer: _Offer) -> None:
+        """They have it now, and store it before it goes from here: the log may have been passed."""
+        state = self._state
+        for keeper in offer.keepers:
+            state.path(keeper).write_down(keeper)
+            state.tick.session_writes.handed_on.append((offer.leaving.generation, keeper.generation))
+        offer.keepers.clear()
 
     def _groups(self, leaving: Session) -> Groups:
         router = self._state.router
@@ -46,35 +74,37 @@ class Handover:
             if subscriber.group
         ]
 
-    def _take(self, leaving: Session, groups: Groups, delivery: Delivery) -> bool:
+    def _take(self, offer: _Offer, groups: Groups, delivery: Delivery) -> bool:
         """True when another member has the message now."""
-        state, message = self._state, delivery.message
-        now_ms = state.tick.now_ms
-        group = None if message.is_expired(now_ms) else self._group(groups, delivery)
-        if group is None:
+        now_ms = self._state.tick.now_ms
+        message = delivery.message
+        receiver = None if message.is_expired(now_ms) else self._another(offer.leaving, groups, delivery)
+        if receiver is None or not (offer.ended or receiver.session.link is not None):
             return False
-        members = [receiver for receiver in group.receivers if receiver.session is not leaving]
         record = delivery.record or encode_record(message, b"")
-        if group.turn.queue is not None:
-            group.turn.queue.deliver(members, Accepted(message, record, NO_MATCH, None, 0, delivery.offset))
-            return True
-        group.turn.next += 1
-        receiver = choose_member(members, group.turn.next, state.settings.shared_strategy, message.topic)
-        if receiver is None:
-            return False
-        message = counted_anew(message, now_ms)  # the interval that is forwarded counts from here
+        if message.expires_ms:  # the interval that is forwarded counts from here
+            message = counted_anew(message, now_ms)
         accepted = Accepted(message, record, NO_MATCH, None, 0, delivery.offset)
-        state.direct.deliver(receiver.session, receiver, accepted)
+        path = self._state.path(receiver.session) if receiver.qos else self._state.direct
+        path.deliver(receiver.session, receiver, accepted)
+        if receiver.qos and receiver.session.persistent:
+            offer.keepers.add(receiver.session)
         return True
 
-    def _group(self, groups: Groups, delivery: Delivery) -> MatchedGroup | None:
-        """The group by which the message came. Of several that could be it, the one whose subscription identifier the
-        delivery has."""
+    def _another(self, leaving: Session, groups: Groups, delivery: Delivery) -> Receiver | None:
+        """The next member of the group by which the message came. Of several groups that could be it, the one whose
+        subscription identifier the delivery has."""
+        router = self._state.router
         # Not by the receivers: who may not receive it any more is none of them.
         identifiers = {id(turn): found for turn, found in groups}
         found = [
             (identifiers[id(group.turn)] != delivery.identifiers, group)
-            for group in self._state.router.match(delivery.message.topic).groups
+            for group in router.match(delivery.message.topic).groups
             if id(group.turn) in identifiers and not group.stamped
         ]
-        return min(found, key=lambda pair: pair[0])[1] if found else None
+        if not found:
+            return None
+        group = min(found, key=lambda pair: pair[0])[1]
+        members = [receiver for receiver in group.receivers if receiver.session is not leaving]
+        group.turn.next += 1
+        return choose_member(members, group.turn.next)

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from embermq.routing.router import Subscriber
     from embermq.sessions.link import Link
     from embermq.sessions.quotas import Account
-    from embermq.sessions.shared_queue import SharedQueue
 
 PACKET_IDS = 65_535
 EPOCH_BITS = 32
@@ -31,11 +30,9 @@ class Delivery(Struct, gc=False):
 
     `seq` is its place in the device queue, 0 while it is not stored; `place` is the one that is kept free for it, when
     something that was sent later has been stored already; `offset` its source position, -1 for a
-    retained message; `application` tells the log it came from. `released` is True from PUBREC on; `shared` is the
-    number of the shared subscription by which it came, 0 for none; `shared_queue` the one that keeps it, at `seq` or
-    for `place` there, until it is acknowledged; `from_queue` says that a durable queue keeps it: it is never stored in
-    the device queue, but for its packet id once that is released. `waiting_bytes` is what it counts for while it waits
-    for room.
+    retained message; `application` tells the log it came from. `released` is True from PUBREC on; `shared` says that it
+    came by a shared subscription; `from_queue` that a durable queue keeps it: it is never stored in the device queue,
+    but for its packet id once that is released. `waiting_bytes` is what it counts for while it waits for room.
     """
 
     message: Message
@@ -50,16 +47,10 @@ class Delivery(Struct, gc=False):
     released: bool = False
     settled: bool = False
     dup: bool = False
-    shared: int = 0
+    shared: bool = False
     place: int = 0
     from_queue: bool = False
     waiting_bytes: int = 0
-    shared_queue: SharedQueue | None = None
-
-    @property
-    def is_kept_elsewhere(self) -> bool:
-        """Whether it is stored by others than the device queue of the session in whose window it is."""
-        return self.application or self.from_queue or self.shared_queue is not None
 
 
 class Session:
@@ -122,8 +113,6 @@ class Session:
     )
 
     is_loaded: ClassVar[bool] = True
-    is_group: ClassVar[bool] = False
-    """Whether it stands for a shared subscription, not for a client."""
 
     def __init__(self, row: SessionRow, *, persistent: bool) -> None:
         self.client_id = row.client_id

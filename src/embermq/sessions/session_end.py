@@ -24,8 +24,7 @@ class SessionEnd:
             return
         session.dead = True
         self._wills.session_ended(session)
-        self._handover.leave(session)
-        self._delete(session, durable)
+        self._handover.leave(session, ended=True, then=partial(self._delete, session, durable))
         for subscriber in session.subscriptions.values():
             self._state.router.discard(subscriber)
         session.subscriptions.clear()

@@ -4,7 +4,6 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from embermq.routing.shared_choice import SharedStrategy
 from embermq.sessions.listener_terms import VersionName
 
 
@@ -62,11 +61,6 @@ class MqttSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Whether filters may hold + and #; else the subscription is refused with 0xA2."""
     shared_subscription_available: bool = True
     """Whether filters may begin with $share/; else the subscription is refused with 0x9E."""
-    shared_strategy: SharedStrategy = "round-robin"
-    """Which member of a shared subscription gets a message, among those that are connected and have room: `round-robin`
-    takes turns; `sticky-by-topic` gives a topic to the same member as long as that one can take it; `least-waiting`
-    takes the member with the fewest unacknowledged messages. Shared subscriptions of APPLICATION clients with a log in
-    Kafka share by partition instead."""
     allow_empty_client_id: bool = True
     """Whether a v3.1.1 or v5 client may leave its client id to us [MQTT-3.1.3-6]."""
     validate_payload_format: bool = False

@@ -25,7 +25,6 @@ from embermq.sessions.quotas import Quotas
 from embermq.sessions.session import Session
 from embermq.sessions.session_table import SessionTable
 from embermq.sessions.settings import MqttSettings
-from embermq.sessions.shared_queue import SharedQueues
 from embermq.sessions.tick import Tick
 from embermq.sessions.timers import Timers
 
@@ -66,7 +65,6 @@ class BrokerState:
         self.timers = Timers()
         self.sessions = SessionTable(tick, self.timers, self.permissions)
         self.router = Router(self.sessions.session_of)
-        self.shared_queues = SharedQueues()
         self.retained = RetainedMessages(tick, self.timers, self.counters)
         self.system: TopicTree[RetainedRow] = TopicTree()
         """Messages below $SYS: retained as far as subscriptions can tell, and never stored."""

@@ -17,7 +17,7 @@ from embermq.adapters.kafka.log_topic import LogTopic
 from embermq.adapters.kafka.message_log import DEFAULT_RECORD_BYTES, KafkaMessageLog
 from embermq.adapters.kafka.positions import LogPositions
 from embermq.adapters.kafka.settings import KafkaSettings
-from embermq.durability.log_apart.retention import NoEntries, PublishedReaders
+from embermq.durability.published_readers import NoEntries, PublishedReaders
 from embermq.durability.retention import Retention, RetentionLimits
 from embermq.formats.kafka_record import KafkaEncoder
 from embermq.formats.log_record import encode_record

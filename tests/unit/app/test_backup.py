@@ -17,13 +17,24 @@ from embermq.app.places_noted import note_places, noted_places
 from embermq.app.settings import StoreSettings
 from embermq.cli.main import main
 
-PARQUET = "date=2026-01-01/root=a/part-0-0-1.parquet"
+LAST = 3
+"""The commit that lake.db knows of."""
 LEDGER = f"""
 CREATE TABLE progress (reader TEXT PRIMARY KEY, next_offset INTEGER NOT NULL);
-CREATE TABLE lake_pending (staged TEXT PRIMARY KEY, published TEXT NOT NULL);
+CREATE TABLE lake_version (id INTEGER PRIMARY KEY, version INTEGER NOT NULL, boot TEXT NOT NULL);
 INSERT INTO progress VALUES ('lake', 1);
-INSERT INTO lake_pending VALUES ('batch/one.parquet', '{PARQUET}');
+INSERT INTO lake_version VALUES (1, {LAST}, '');
 """
+FILES = (
+    *(f"_delta_log/{number:020}.json" for number in range(LAST + 2)),
+    f"_delta_log/{LAST:020}.checkpoint.parquet",
+    f"_delta_log/{LAST + 1:020}.crc",
+    "_delta_log/_last_checkpoint",
+    "_delta_log/.half.tmp",
+    "part-0.parquet",
+    "xy/part-1.parquet",
+    ".part-0.parquet.crc",
+)
 
 
 def quiet(_doing: str, _done: int, _total: int) -> None:
@@ -32,10 +43,11 @@ def quiet(_doing: str, _done: int, _total: int) -> None:
 
 @pytest.fixture
 def data_dir(tmp_path: Path) -> Path:
-    """A data directory with a file of the lake that is committed and not yet in its place."""
+    """A data directory whose lake has gone on since lake.db was written."""
     directory = tmp_path / "data"
-    (directory / "lake/_staging/batch").mkdir(parents=True)
-    (directory / "lake/_staging/batch/one.parquet").write_bytes(b"rows")
+    for name in FILES:
+        (directory / "lake" / name).parent.mkdir(parents=True, exist_ok=True)
+        (directory / "lake" / name).write_bytes(name.encode())
     writer = open_writer(directory / "broker.db", synchronous="OFF")
     apply_broker_schema(writer)
     writer.close()
@@ -61,23 +73,26 @@ def test_of_a_broker_on_servers_all_is_saved_that_is_here(tmp_path: Path) -> Non
     assert noted_places(tmp_path / "fresh").is_on_servers
 
 
-def test_a_file_of_the_lake_that_is_renamed_meanwhile_is_found(data_dir: Path, tmp_path: Path) -> None:
-    staged, published = data_dir / "lake/_staging/batch/one.parquet", data_dir / "lake" / PARQUET
-
-    def rename(_doing: str, _done: int, _total: int) -> None:
-        if staged.exists():
-            published.parent.mkdir(parents=True)
-            staged.rename(published)
-
-    make_backup(data_dir, tmp_path / "saved", rename)
-    assert published.exists()
-    assert (tmp_path / "saved/lake" / PARQUET).read_bytes() == b"rows"
+def lake_in(directory: Path) -> set[str]:
+    return {str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file()}
 
 
-def test_a_file_of_the_lake_that_is_still_staged_is_put_in_its_place(data_dir: Path, tmp_path: Path) -> None:
+def test_the_lake_ends_with_the_commit_that_its_position_is_of(data_dir: Path, tmp_path: Path) -> None:
     make_backup(data_dir, tmp_path / "saved", quiet)
     restore_backup(tmp_path / "saved", tmp_path / "fresh", quiet)
-    assert (tmp_path / "fresh/lake" / PARQUET).read_bytes() == b"rows"
+    commits = {f"_delta_log/{number:020}.json" for number in range(LAST + 1)}
+    expected = commits | {f"_delta_log/{LAST:020}.checkpoint.parquet", "part-0.parquet", "xy/part-1.parquet"}
+    assert lake_in(tmp_path / "fresh/lake") == expected
+
+
+def test_a_file_of_the_lake_that_is_removed_meanwhile_is_not_missed(data_dir: Path, tmp_path: Path) -> None:
+    def vacuum(_doing: str, _done: int, _total: int) -> None:
+        (data_dir / "lake/part-0.parquet").unlink(missing_ok=True)
+
+    make_backup(data_dir, tmp_path / "saved", vacuum)
+    restore_backup(tmp_path / "saved", tmp_path / "fresh", quiet)
+    assert "xy/part-1.parquet" in lake_in(tmp_path / "fresh/lake")
+    assert "part-0.parquet" not in lake_in(tmp_path / "fresh/lake")
 
 
 @pytest.mark.parametrize(

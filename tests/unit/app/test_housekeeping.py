@@ -12,7 +12,7 @@ import pytest
 from embermq.app import service
 from embermq.app.clock_file import ClockFile
 from embermq.app.config import Settings
-from embermq.app.embedded import Embedded
+from embermq.app.opened import OpenedBroker
 from embermq.app.service import BrokerService
 from embermq.durability.retention import RetentionState
 from embermq.edge.mqtt_server import MqttServer
@@ -53,7 +53,7 @@ def test_errors_that_nobody_foresaw_are_told_and_counted_and_the_rounds_go_on(
 
     async def rounds() -> None:
         stop = asyncio.Event()
-        log_side = SimpleNamespace(dispatcher_floor=0, holding=lambda _: (), failures=0, is_apart=False)
+        log_side = SimpleNamespace(dispatcher_floor=0, holding=lambda _: (), failures=0, has_dates=False)
         embedded = SimpleNamespace(
             log_side=log_side,
             broker=SimpleNamespace(state=state),
@@ -63,7 +63,7 @@ def test_errors_that_nobody_foresaw_are_told_and_counted_and_the_rounds_go_on(
         broker = BrokerService(
             Settings(),
             tmp_path,
-            embedded=cast(Embedded, embedded),
+            embedded=cast(OpenedBroker, embedded),
             ticks=cast(TickLoop, None),
             server=cast(MqttServer, None),
             supervisor=None,

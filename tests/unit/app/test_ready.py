@@ -10,7 +10,7 @@ import pytest
 
 from embermq.app.clock_file import ClockFile
 from embermq.app.config import Settings
-from embermq.app.embedded import Embedded
+from embermq.app.opened import OpenedBroker
 from embermq.app.service import BrokerService
 from embermq.edge.mqtt_server import MqttServer
 from embermq.edge.settings import Address
@@ -42,7 +42,7 @@ def test_ready_shows_the_pipeline_and_counts_it_where_that_is_wanted(
     broker = BrokerService(
         Settings(pipeline=PipelineSettings(counts_for_ready=counts)),
         tmp_path,
-        embedded=cast(Embedded, embedded),
+        embedded=cast(OpenedBroker, embedded),
         ticks=cast(TickLoop, SimpleNamespace(statistics=lambda: SimpleNamespace(failing=""))),
         server=cast(MqttServer, None),
         supervisor=cast(PipelineSupervisor, SimpleNamespace(statistics=lambda: found)),

@@ -121,10 +121,6 @@ def test_no_words_show_the_help(capsys: pytest.CaptureFixture[str]) -> None:
             "embermq: Invalid value for '--older-than-hours': inf",
         ),
         (
-            ["pipeline", "compact", "--older-than-hours", "inf"],
-            "embermq: Invalid value for '--older-than-hours': inf",
-        ),
-        (
             ["pipeline", "redrive", "--queue", "q", "--rate", "nan"],
             "embermq: Invalid value for '--rate': nan",
         ),

@@ -509,7 +509,7 @@ def test_what_a_crash_kept_from_being_stored_finds_its_place(hand: HandDrivenBro
 
 
 @pytest.mark.promise("device-5")
-def test_a_shared_message_is_repaired_for_the_group(hand: HandDrivenBroker) -> None:
+def test_a_shared_message_is_repaired_for_one_member(hand: HandDrivenBroker) -> None:
     members = [hand.keeps(f"m{number}") for number in range(3)]
     for member in members:
         member.subscribes("$share/g/t")
@@ -523,7 +523,7 @@ def test_a_shared_message_is_repaired_for_the_group(hand: HandDrivenBroker) -> N
     again = hand.restarted()
     received = [again.keeps(f"m{number}").payloads for number in range(3)]
     assert sorted(payload for payloads in received for payload in payloads) == numbered(9)
-    assert [len(payloads) for payloads in received] == [9, 0, 0]
+    assert [len(payloads) for payloads in received] == [3, 3, 3]
 
 
 @pytest.mark.promise("device-5")
@@ -536,8 +536,8 @@ def test_a_copy_of_the_plain_filter_is_not_the_one_of_the_group(hand: HandDriven
     publisher.publishes("t", b"1")
     hand.settle()
     copies = {seq: row for seq, row in hand.store.queue.items() if row.offset >= 0}
-    assert [row.flags >> 3 > 0 for row in copies.values()] == [False, True]
-    lost = next(key for key, row in copies.items() if row.flags >> 3)
+    assert [row.flags >> 3 & 1 for row in copies.values()] == [0, 1]
+    lost = next(key for key, row in copies.items() if row.flags & 8)
     del hand.store.queue[lost]
     hand.store.dispatcher_floor = 0
     again = hand.restarted()

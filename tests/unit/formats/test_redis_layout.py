@@ -281,12 +281,12 @@ def test_a_key_without_a_name_is_told(key: str) -> None:
 @pytest.mark.parametrize(
     ("offset", "flags", "position", "told"),
     [
-        (12, 1, "12", (12, 0)),
-        (12, 1 | 77 << 3, "12:77", (12, 77)),
-        (-1, 5, "-1:1", (-1, 0)),
+        (12, 1, "12", (12, False)),
+        (12, 9, "12:1", (12, True)),
+        (-1, 5, "-1:1", (-1, True)),
     ],
 )
-def test_positions(offset: int, flags: int, position: str, told: tuple[int, int]) -> None:
+def test_positions(offset: int, flags: int, position: str, told: tuple[int, bool]) -> None:
     row = QueueRow(3, 65_536, offset, 0, 0, flags, 0, (), b"")
     assert position_of(row) == position
     assert offset_in("k", position) == told

@@ -43,7 +43,7 @@ def test_qos_1_goes_to_another_member(hand: HandDrivenBroker, keeps: bool, other
     assert other.payloads == [b"2", b"3"]
 
 
-def test_qos_1_goes_to_the_member_that_returns_first(hand: HandDrivenBroker) -> None:
+def test_qos_1_stays_with_a_kept_session_while_nobody_else_is_there(hand: HandDrivenBroker) -> None:
     leaver = a_member(hand, "a", keeps=True, acknowledges=False)
     away = a_member(hand, "b", keeps=True)
     away.drops()
@@ -51,8 +51,8 @@ def test_qos_1_goes_to_the_member_that_returns_first(hand: HandDrivenBroker) -> 
     hand.settle()
     leaver.drops()
     hand.settle()
-    assert hand.keeps("b").payloads == [b"1"]
-    assert hand.keeps("a").payloads == []
+    assert hand.keeps("b").payloads == []
+    assert hand.keeps("a").payloads == [b"1"]
 
 
 def test_qos_2_in_flight_stays_with_its_session(hand: HandDrivenBroker) -> None:
@@ -72,17 +72,20 @@ def test_qos_2_in_flight_stays_with_its_session(hand: HandDrivenBroker) -> None:
     assert other.payloads == []
 
 
-def test_a_new_member_gets_what_waits_for_the_group(hand: HandDrivenBroker) -> None:
+def test_the_queue_of_a_session_that_ends_goes_to_another_member(hand: HandDrivenBroker) -> None:
     leaver = a_member(hand, "a", keeps=True)
     leaver.drops()
     hand.connects("p").publishes("t", b"1", b"2")
     hand.settle()
     other = a_member(hand, "b", keeps=True)
+    assert other.payloads == []
+    hand.connects("a", clean_start=True)
+    hand.settle()
     assert other.payloads == [b"1", b"2"]
-    assert hand.state.sessions["b"].queued == hand.state.sessions["a"].queued == 0
+    assert hand.state.sessions["b"].queued == 0
 
 
-def test_what_is_handed_over_is_stored_with_the_group(hand: HandDrivenBroker) -> None:
+def test_what_is_handed_over_is_stored_with_its_new_session(hand: HandDrivenBroker) -> None:
     leaver = a_member(hand, "a", keeps=True, acknowledges=False)
     hand.connects("p").publishes("t", b"1")
     hand.settle()
@@ -92,8 +95,8 @@ def test_what_is_handed_over_is_stored_with_the_group(hand: HandDrivenBroker) ->
     hand.settle()
     hand.passes(s=1)
     again = hand.restarted()
-    assert again.keeps("a").payloads == [b"1"]
-    assert again.keeps("b").payloads == []
+    assert again.keeps("a").payloads == []
+    assert again.keeps("b").payloads == [b"1"]
     assert other.payloads == [b"1"]
 
 

@@ -140,7 +140,7 @@ class RedisDeviceQueueHistory(DeviceQueueHistory):
         at = bisect_right(highest, offset)
         return seqs[at] if at < len(seqs) else None
 
-    def known_offsets(self, generation: int, from_offset: int, *, shared: int) -> set[int]:
+    def known_offsets(self, generation: int, from_offset: int, *, shared: bool) -> set[int]:
         owner = self._owners.get(generation)
         if owner is None:
             return set()
@@ -151,20 +151,10 @@ class RedisDeviceQueueHistory(DeviceQueueHistory):
         known: set[int] = set()
         for member in found:
             text = member.decode(errors="replace") if isinstance(member, bytes) else str(member)
-            offset, found_shared = offset_in(key, text)
-            if found_shared == shared and offset >= from_offset:
+            offset, is_apart = offset_in(key, text)
+            if is_apart == shared and offset >= from_offset:
                 known.add(offset)
         return known
-
-    def shared_in_flight(self, generation: int, shared: int) -> set[int]:
-        owner = self._owners.get(generation)
-        if owner is None:
-            return set()
-        keys = owner.keys
-        names = (keys.session, keys.messages, keys.sent, keys.released)
-        found = _items(self._redis.run(keys.session, IN_FLIGHT, names, (owner.fence, keys.message)))
-        rows = [_sent_row(owner, found[at : at + 4]) for at in range(0, len(found), 4)]
-        return {row.offset for row in rows if row.flags >> 3 == shared}
 
     def _read_queued(self, generation: int) -> tuple[array[int], array[int]]:
         owner = self._owners.get(generation)

@@ -61,8 +61,8 @@ class RedisSessionStore(SessionStore):
         self._log_end = 0
 
     def load(self) -> StoredState:
-        """Sessions and wills; of the log only how far what is here knows it, as `log_end`. Raises StoreError that names
-        what is broken."""
+        """Sessions and wills; of the log only the newest floor that a server knows, and as `log_end` how far what is
+        here knows it. Raises StoreError that names what is broken."""
         try:
             with self._redis.steady():
                 marks = ReadMarks(self._redis)
@@ -76,7 +76,7 @@ class RedisSessionStore(SessionStore):
             raise _unreadable(error) from error
         sessions.sort(key=lambda session: session.row.generation, reverse=True)
         wills.sort(key=lambda will: will[0])
-        return StoredState(sessions, wills, log_end=self._log_end)
+        return StoredState(sessions, wills, marks.newest, self._log_end)
 
     def load_retained(self) -> list[RetainedRow]:
         rows: list[RetainedRow] = []

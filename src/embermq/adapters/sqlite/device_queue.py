@@ -64,17 +64,10 @@ class SqliteQueueHistory(DeviceQueueHistory):
         ).fetchone()
         return None if row[0] is None else int(row[0])
 
-    def known_offsets(self, generation: int, from_offset: int, *, shared: int) -> set[int]:
+    def known_offsets(self, generation: int, from_offset: int, *, shared: bool) -> set[int]:
         rows = self._connection.execute(
-            'SELECT "offset" FROM device_queue WHERE generation = ? AND "offset" >= ? AND flags >> 3 = ?',
+            'SELECT "offset" FROM device_queue WHERE generation = ? AND "offset" >= ? AND flags >> 3 & 1 = ?',
             (generation, from_offset, shared),
-        )
-        return {offset for (offset,) in rows}
-
-    def shared_in_flight(self, generation: int, shared: int) -> set[int]:
-        rows = self._connection.execute(
-            'SELECT "offset" FROM device_queue WHERE generation = ? AND state IN (1, 2) AND flags >> 3 = ?',
-            (generation, shared),
         )
         return {offset for (offset,) in rows}
 

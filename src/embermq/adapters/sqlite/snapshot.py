@@ -82,10 +82,10 @@ class Snapshot:
         its first."""
         return sum(self._positions(self._held[name], name).values())
 
-    def pending_files(self, name: str) -> list[tuple[str, str]]:
-        """The lake's files on their way: (below `_staging/`, below the lake)."""
-        rows = self._rows(self._held[name], name, "SELECT staged, published FROM lake_pending")
-        return [(str(staged), str(published)) for staged, published in rows]
+    def lake_version(self, name: str) -> int:
+        """Which commit of the lake its position is of; -1 when there is none."""
+        rows = self._rows(self._held[name], name, "SELECT version FROM lake_version")
+        return int(rows[0][0]) if rows else -1
 
     def is_whole(self) -> bool:
         """False when retention let go of records that a held file still waits for: take another one then."""

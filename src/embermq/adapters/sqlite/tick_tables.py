@@ -3,10 +3,9 @@
 import sqlite3
 
 from embermq.adapters.sqlite.application_tables import apply_to_applications
-from embermq.adapters.sqlite.connection import Now, to_store_error, wall_ms
+from embermq.adapters.sqlite.connection import Now, wall_ms
 from embermq.adapters.sqlite.parked_messages import apply_parked
 from embermq.adapters.sqlite.queue_tables import QueueTables
-from embermq.adapters.sqlite.session_cursors import apply_cursors
 from embermq.adapters.sqlite.session_tables import apply_session_writes, forget_done
 from embermq.adapters.sqlite.shared_tables import apply_shared_writes
 from embermq.model.tick_writes import TickWrites
@@ -19,8 +18,6 @@ DELETE FROM receipt_batch WHERE id <= (
     SELECT MAX(id) FROM (SELECT id, written_ms FROM receipt_batch ORDER BY id LIMIT ?) WHERE written_ms < ?
 )
 """
-SESSIONS_PLACE, STATIC_PLACE = "sessions_place", "static_place"
-"""Of `meta`: what is kept elsewhere."""
 
 
 class TickTables:
@@ -58,8 +55,6 @@ class TickTables:
                 (now_ms, b"".join(writes.receipts)),
             )
             run(_FORGET_RECEIPTS, (RECEIPT_BATCHES_MAX, now_ms - RECEIPTS_KEPT_MS))
-        if writes.cursors:
-            apply_cursors(self.connection, writes.cursors)
         if writes.dispatcher_floor >= 0:
             self.floor = writes.dispatcher_floor
             self.put("dispatcher_floor", self.floor)
@@ -76,24 +71,3 @@ class TickTables:
         """A number of `meta`."""
         row = self.connection.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
         return int(row[0]) if row else default
-
-    def text(self, name: str) -> str:
-        """A text of `meta`, "" when it is not there."""
-        row = self.connection.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
-        return str(row[0]) if row else ""
-
-    @property
-    def sessions_place(self) -> str:
-        """Where the run before kept session data, without credentials; "" for here."""
-        return self.text(SESSIONS_PLACE)
-
-    def note_places(self, *, sessions: str, static: str) -> None:
-        """Where this run keeps session data and static data, without credentials, "" for the data directory: for the
-        next run, and for commands. Called between ticks. Raises StoreError."""
-        for name, place in ((SESSIONS_PLACE, sessions), (STATIC_PLACE, static)):
-            if place == self.text(name):
-                continue
-            try:
-                self.put(name, place)
-            except sqlite3.Error as error:
-                raise to_store_error(error, "cannot write to broker.db") from error

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from embermq.delivery.application.fed_lane import FedLane
 from embermq.delivery.application.lane import NOTHING, LogLane, SideLane
@@ -313,7 +314,7 @@ class SharedReaders:
 
     def resume(self, session: Session) -> None:
         """The client is connected: what it has of QoS 2 is finished, and it joins its groups."""
-        marks = self._ready.pop(session)
+        marks = self._still_under_way(session, self._ready.pop(session))
         self._members[session] = {}
         deliveries = self._in_flight.begin(session, marks)
         if deliveries:
@@ -329,6 +330,18 @@ class SharedReaders:
         for subscriber in session.subscriptions.values():
             if subscriber.group:
                 self._join(session, subscriber)
+
+    def _still_under_way(self, session: Session, marks: list[SharedMark]) -> list[SharedMark]:
+        """Without those whose packet id another message has by now: they are done, parked or in the queue, and a crash
+        came before the session could forget them."""
+        others = {delivery.packet_id for delivery in session.resend or ()} | (session.reserved or {}).keys()
+        newest = {mark.packet_id: mark for mark in marks if mark.packet_id not in others}
+        for mark in marks:
+            if newest.get(mark.packet_id) is not mark:
+                self._claim(mark.group, mark.partition, mark.offset)
+                done = replace(mark, state=QueueState.DONE, record=b"")
+                self._state.tick.writes.shared.marks.append(done)
+        return [mark for mark in marks if newest.get(mark.packet_id) is mark]
 
     def suspend(self, session: Session) -> None:
         """The client is gone, or will not come after `recall`."""

@@ -30,7 +30,7 @@ class QueueLimit:
 
     def note(self, session: Session) -> None:
         """A row was added."""
-        if self.excess(session):
+        if self._excess(session):
             self._over.add(session)
 
     def forget(self, session: Session) -> None:
@@ -44,9 +44,9 @@ class QueueLimit:
             self._asked[session] = True
         elif session in self._over and session.claimant is None:
             self._over.discard(session)
-            self._look(session, self.excess(session))
+            self._look(session, self._excess(session))
 
-    def excess(self, session: Session) -> int:
+    def _excess(self, session: Session) -> int:
         """How many of the oldest to look at for dropping; 0 within the limits."""
         excess = session.queued - self._settings.queue_limit
         if session.queued_bytes > self._settings.queue_bytes_max:
@@ -71,7 +71,7 @@ class QueueLimit:
             self.enforce(session)
             return
         for seq, record_bytes in oldest:
-            if not self.excess(session):
+            if not self._excess(session):
                 return
             if seq <= _queued_after(session):
                 continue  # it has been read, or dropped, while the store was asked
@@ -79,9 +79,9 @@ class QueueLimit:
             self._state.counters.dropped_offline_limit += 1
             session.forget_stored(record_bytes)
             session.queue_dropped_seq = seq
-            if link is not None or session.is_group:
+            if link is not None:
                 session.queue_read_seq = seq
-        if not self.excess(session):
+        if not self._excess(session):
             return
         if oldest or more:
             self._look(session, 2 * limit if oldest else limit)
@@ -91,6 +91,6 @@ class QueueLimit:
 
 def _queued_after(session: Session) -> int:
     """Behind it the store's queued rows are nobody's yet."""
-    if session.link is None and not session.is_group:
+    if session.link is None:
         return session.queue_dropped_seq
     return max(session.queue_read_seq, session.queue_dropped_seq)

@@ -9,24 +9,21 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
-from embermq.delivery.device.cursors import Cursors
-from embermq.delivery.device.draining import Draining
-from embermq.delivery.device.group_queue import GroupQueue, GroupSession
+from embermq.delivery.device.draining import Draining, unstored_writes
 from embermq.delivery.device.limit import QueueLimit
 from embermq.delivery.device.linger import Linger
 from embermq.delivery.device.requests import Requests
 from embermq.delivery.device.settings import DeviceSettings
-from embermq.delivery.device.stored import delivery_from, keep_places
+from embermq.delivery.device.stored import StoredOffers, delivery_from
 from embermq.delivery.sending import (
     BULK_BYTES_MAX,
+    hand_over_unstored,
     is_denied,
     put_on_link,
     send_pubrel,
     stored_frame,
 )
-from embermq.durability.lost_data import LostData
 from embermq.model.message import Message
-from embermq.model.session_cursor import SessionCursor
 from embermq.model.session_writes import QueueMark, QueueRow, QueueState
 from embermq.ports.device_queue import DeviceQueue
 from embermq.routing.router import Receiver
@@ -50,11 +47,7 @@ class DevicePath(DeliveryPath):
         self._limit: QueueLimit
         self._draining: Draining
         self._settings = settings
-        self.queue_limit = settings.queue_limit
         self.linger = Linger(settings.linger_ms)
-        self.cursors = Cursors()
-        self.lost_data: LostData | None = None
-        """What has to be asked about rows that are read, after a start on session data that had lost something."""
         self._state: BrokerState
         self._wanting_page: list[Session] = []
         self._touched: set[Session] = set()
@@ -68,13 +61,6 @@ class DevicePath(DeliveryPath):
         self._state = state
         self._limit = QueueLimit(state, self.requests, self._settings)
         self._draining = Draining(state, self.requests)
-        state.router.new_queue = partial(GroupQueue, state, self)
-
-    def begin(self, sessions: list[Session], cursors: dict[int, SessionCursor], lost: LostData) -> None:
-        """Go on from what was read at start."""
-        groups = self._state.shared_queues.sessions
-        self.cursors.restore([*sessions, *groups], cursors, lost.floor)
-        self.lost_data = lost or None
 
     # Messages come in
 
@@ -92,6 +78,8 @@ class DevicePath(DeliveryPath):
             message.retain and receiver.retain_as_published,
             receiver.identifiers,
         )
+        if receiver.shared:
+            delivery.shared = True
         link = session.link
         if link is None or session.backlog or qos == 2 or link.closing:
             self._store(session, delivery)
@@ -124,7 +112,8 @@ class DevicePath(DeliveryPath):
         retain = message.retain and receiver.retain_as_published
         qos = min(receiver.qos, message.qos)
         delivery = Delivery(message, accepted.record, accepted.offset, qos, retain, receiver.identifiers, seq)
-        self.add_row(session, delivery, QueueState.QUEUED)
+        delivery.shared = receiver.shared
+        self._add_row(session, delivery, QueueState.QUEUED)
 
     def _wait(self, session: Session, delivery: Delivery, size: int) -> None:
         waiting = session.waiting
@@ -158,27 +147,19 @@ class DevicePath(DeliveryPath):
         ):
             if link is not None and not session.backlog:
                 self._spill(session)  # else a page could be sent and, after a crash, be resent before it
-            self.add_row(session, delivery, QueueState.QUEUED)
+            self._add_row(session, delivery, QueueState.QUEUED)
             session.backlog = link is not None
             return
-        self.store_sent(session, delivery, None)
-
-    def store_sent(
-        self, session: Session, delivery: Delivery, stored: Callable[[Callable[[], None]], None] | None
-    ) -> None:
-        """A new row that is in flight from now on, and sent when it is durable: by `stored` if that is given."""
-        keep_places(session)
+        _keep_places(session)
         delivery.packet_id = next_packet_id(session)
         session.window[delivery.packet_id] = delivery
-        self.add_row(session, delivery, QueueState.SENT)
+        self._add_row(session, delivery, QueueState.SENT)
         if session.unsent is None:
             session.unsent = deque()
         session.unsent.append(delivery)
-        send = partial(self._send_rows, session, session.link, [delivery])
-        self._when_stored(session, send if stored is None else partial(stored, send))
+        self._when_stored(session, partial(self._send_rows, session, link, [delivery]))
 
-    def add_row(self, session: Session, delivery: Delivery, state: int) -> None:
-        """Store a delivery of a session or a group, at its place or behind all others."""
+    def _add_row(self, session: Session, delivery: Delivery, state: int) -> None:
         if not delivery.seq:
             delivery.seq = delivery.place or session.next_place()
         session.queued += 1
@@ -191,7 +172,7 @@ class DevicePath(DeliveryPath):
             session.generation,
             delivery.seq,
             delivery.offset,
-            0 if session.is_group else delivery.packet_id,
+            delivery.packet_id,
             state,
             delivery.qos | delivery.retain << 2 | delivery.shared << 3,
             expires_ms,
@@ -200,7 +181,6 @@ class DevicePath(DeliveryPath):
         )
         self._state.tick.session_writes.queue_rows.append(row)
         self._state.counters.messages_stored += 1
-        self.cursors.stored(session, delivery.offset, state)
         self._limit.note(session)
         if self._touched_batch is not self._state.tick.batch:
             self._touched_batch, self._touched = self._state.tick.batch, set()
@@ -215,9 +195,6 @@ class DevicePath(DeliveryPath):
     def _rows_committed(self, session: Session) -> None:
         session.uncommitted -= 1
         self._touched.discard(session)  # else it is held, and could not be put away
-        if isinstance(session, GroupSession):
-            session.group_queue.stored(self._limit)
-            return
         self._limit.enforce(session)
         if session.backlog and not session.paging:
             self._want_page(session)
@@ -225,25 +202,14 @@ class DevicePath(DeliveryPath):
     def _spill(self, session: Session) -> None:
         """Write what is in memory only: first what is in flight, then what waits, so that rows keep the order."""
         for delivery in session.window.values():
-            if not (delivery.seq or delivery.is_kept_elsewhere):
-                self.add_row(session, delivery, QueueState.SENT)
+            if not (delivery.seq or delivery.application or delivery.from_queue):
+                self._add_row(session, delivery, QueueState.SENT)
         waiting, session.waiting = session.waiting, None
         session.waiting_bytes = 0
         if waiting:
             for delivery in waiting:
-                self.add_row(session, delivery, QueueState.QUEUED)
+                self._add_row(session, delivery, QueueState.QUEUED)
             session.backlog = session.link is not None
-
-    def _is_consumed(self, session: Session, row: QueueRow) -> bool:
-        """A row of session data older than the log: the client has had it, and it goes now."""
-        assert self.lost_data is not None
-        if not self.lost_data.is_consumed(row):
-            return False
-        self._state.tick.session_writes.queue_dropped.append((session.generation, row.seq))
-        session.forget_stored(len(row.record))
-        self._state.counters.deliveries_outdated += 1
-        self.cursors.moved(session)
-        return True
 
     def advance(self, now_ms: int) -> None:
         """Write deliveries that were not acknowledged in time; move the dispatcher's floor."""
@@ -251,10 +217,8 @@ class DevicePath(DeliveryPath):
         for session, delivery in unsettled:
             if session.dead or delivery.seq:
                 continue
-            if isinstance(session, GroupSession):
-                session.group_queue.write_down(delivery)
-            elif delivery.packet_id in session.window:
-                self.add_row(session, delivery, QueueState.SENT)
+            if delivery.packet_id in session.window:
+                self._add_row(session, delivery, QueueState.SENT)
             else:
                 self._spill(session)
         if end_offset > self._floor:  # the same again would be a commit that leads to the next one
@@ -263,19 +227,13 @@ class DevicePath(DeliveryPath):
             self._state.tick.writes.dispatcher_floor = self._floor_due
             self._floor_due = -1
             self._floor_written_ms = now_ms
-            self.cursors.write(self._state.tick.writes, now_ms)
-        elif 0 < self.cursors.next_ms <= now_ms:
-            self.cursors.write(self._state.tick.writes, now_ms)
 
     @property
     def next_ms(self) -> int:
         """When `advance` next has something to do; 0 for never."""
         if self._floor_due >= 0:
             return self._floor_written_ms + FLOOR_WRITE_MS
-        linger_ms, cursors_ms = self.linger.next_ms, self.cursors.next_ms
-        if not linger_ms or not cursors_ms:
-            return linger_ms or cursors_ms
-        return min(linger_ms, cursors_ms)
+        return self.linger.next_ms
 
     # Pages of the backlog
 
@@ -286,7 +244,7 @@ class DevicePath(DeliveryPath):
     @property
     def wants_pages(self) -> bool:
         """True when `read_pages` has something to do."""
-        return bool(self._wanting_page or self._state.shared_queues.awake)
+        return bool(self._wanting_page)
 
     def read_pages(self) -> None:
         """Read the next page of every session that has room for it."""
@@ -294,8 +252,6 @@ class DevicePath(DeliveryPath):
         for session in wanting:
             if session.paging:
                 self._read_page(session)
-        if self._state.shared_queues.awake:
-            self._state.shared_queues.give()
 
     def _read_page(self, session: Session) -> None:
         session.paging = False
@@ -323,7 +279,6 @@ class DevicePath(DeliveryPath):
         if not rows:
             if next_seq == session.queue_seq_next:
                 session.backlog = False
-                self.cursors.read_all(session)
             elif not session.uncommitted:
                 self._want_page(session)
             return
@@ -336,7 +291,6 @@ class DevicePath(DeliveryPath):
                 self._want_page(session)
             return
         session.queue_read_seq = taken[-1].seq
-        self.cursors.read_to(session, taken[-1].offset)
         self._send_when_marked(session, link, taken)
 
     def _send_when_marked(self, session: Session, link: Link, rows: list[QueueRow]) -> None:
@@ -344,8 +298,15 @@ class DevicePath(DeliveryPath):
         writes = self._state.tick.session_writes
         deliveries: list[Delivery] = []
         for row in rows:
-            delivery = self.readable(session, row, now_ms)
+            if row.expires_ms <= now_ms or not row.record:
+                writes.queue_dropped.append((session.generation, row.seq))
+                session.forget_stored(len(row.record))
+                self._state.counters.dropped_expired += 1
+                continue
+            delivery = delivery_from(row, self._state.damaged)
             if delivery is None:
+                writes.queue_dropped.append((session.generation, row.seq))
+                session.forget_stored(len(row.record))
                 continue
             delivery.packet_id = take_packet_id(session, row.packet_id)
             session.window[delivery.packet_id] = delivery
@@ -362,18 +323,6 @@ class DevicePath(DeliveryPath):
             self._send_page(session, link, deliveries)
             self.requests.begin_tick()
 
-    def readable(self, session: Session, row: QueueRow, now_ms: int) -> Delivery | None:
-        """The delivery that a queued row stands for; None when its time is over or it is damaged: then it goes."""
-        if row.expires_ms <= now_ms or not row.record:
-            self._state.counters.dropped_expired += 1
-        elif self.lost_data is not None and self._is_consumed(session, row):
-            return None
-        elif (delivery := delivery_from(row, self._state.damaged)) is not None:
-            return delivery
-        self._state.tick.session_writes.queue_dropped.append((session.generation, row.seq))
-        session.forget_stored(len(row.record))
-        return None
-
     def _send_page(self, session: Session, link: Link, deliveries: list[Delivery]) -> None:
         if session.link is not link or link.closing:
             return
@@ -382,9 +331,9 @@ class DevicePath(DeliveryPath):
         if session.backlog:
             self._want_page(session)
 
-    def _send_rows(self, session: Session, link: Link | None, deliveries: list[Delivery]) -> None:
+    def _send_rows(self, session: Session, link: Link, deliveries: list[Delivery]) -> None:
         """The rows are durable as SENT: send them, in the order in which they now enter the window."""
-        if link is None or session.link is not link or link.closing:
+        if session.link is not link or link.closing:
             return
         now_ms = self._state.tick.now_ms
         window = session.window
@@ -417,29 +366,21 @@ class DevicePath(DeliveryPath):
             if delivery.application:
                 self._state.path(session).settled(session, delivery)
             else:
-                self.mark_done(session, delivery)
+                self._mark_done(session, delivery)
 
     # Acknowledgements
 
     def settled(self, session: Session, delivery: Delivery) -> None:
-        if delivery.shared_queue is not None:
-            delivery.shared_queue.settled(delivery)
-        elif delivery.seq:
-            self.mark_done(session, delivery)
+        if delivery.seq:
+            self._mark_done(session, delivery)
         else:
             self._state.counters.messages_elided += 1
         self.refill(session)
 
-    def mark_done(self, session: Session, delivery: Delivery) -> None:
-        """A stored delivery of a session or a group is over."""
+    def _mark_done(self, session: Session, delivery: Delivery) -> None:
         session.forget_stored(len(delivery.record))
-        self.cursors.moved(session)
         mark = QueueMark(
-            session.generation,
-            delivery.seq,
-            delivery.offset,
-            QueueState.DONE,
-            0 if session.is_group else delivery.packet_id,
+            session.generation, delivery.seq, delivery.offset, QueueState.DONE, delivery.packet_id
         )
         self._state.tick.session_writes.queue_marks.append(mark)
 
@@ -447,7 +388,7 @@ class DevicePath(DeliveryPath):
         """PUBREL leaves when the state is durable: else a crash would send the PUBLISH to a client that forgot it.
         Of what a durable queue keeps only this is stored here."""
         if not delivery.seq:
-            self.add_row(session, delivery, QueueState.SENT)
+            self._add_row(session, delivery, QueueState.SENT)
         mark = QueueMark(
             session.generation, delivery.seq, delivery.offset, QueueState.RELEASED, delivery.packet_id
         )
@@ -497,8 +438,6 @@ class DevicePath(DeliveryPath):
                     delivery.settled = True
         elif session.backlog and not session.paging and session.has_room_again:
             self._want_page(session)
-        if self._state.shared_queues.wanting:
-            self._state.shared_queues.has_room(session)
 
     # Connections come and go
 
@@ -516,7 +455,6 @@ class DevicePath(DeliveryPath):
 
     def store_works(self) -> None:
         """Again: read on where that had to wait."""
-        self._state.shared_queues.wake()
         for session in self._draining.resume():
             self._want_page(session)
 
@@ -528,8 +466,6 @@ class DevicePath(DeliveryPath):
             return
         owed: list[Delivery] = []
         for row in rows:
-            if self.lost_data is not None and self._is_consumed(session, row):
-                continue
             is_there = row.record or row.state == QueueState.RELEASED
             delivery = delivery_from(row, self._state.damaged) if is_there else None
             if delivery is not None:
@@ -549,9 +485,6 @@ class DevicePath(DeliveryPath):
         session.paging = False
         session.queue_read_seq = session.queue_dropped_seq
         session.backlog = session.queued > len(owed)
-        self.cursors.comes(session)
-        for queue in self._state.router.queues_of(session):
-            queue.comes(session)
         if not self._state.drains:
             self._limit.enforce(session)
         if not session.queued:
@@ -573,16 +506,31 @@ class DevicePath(DeliveryPath):
             session.window[delivery.packet_id] = delivery
             self._send_or_drop(session, link, delivery, now_ms)
 
+    def hand_over(
+        self,
+        session: Session,
+        take: Callable[[Delivery], bool],
+        *,
+        ended: bool,
+        then: Callable[[], None] | None = None,
+    ) -> None:
+        known = {delivery.seq for delivery in session.window.values()}
+        for delivery in hand_over_unstored(session, take):
+            if delivery.seq:
+                self._mark_done(session, delivery)
+        if ended and session.queued:
+            unstored = unstored_writes(self._state, session)
+            StoredOffers(take, then, known, unstored, self._state.damaged).begin(self.requests, session)
+        elif then is not None:
+            then()
+
     def write_down(self, session: Session) -> None:
         self._spill(session)
 
     def suspend(self, session: Session) -> None:
         """The client is gone: write what is in memory only."""
-        for queue in self._state.router.queues_of(session):
-            queue.goes(session)
         self._spill(session)
         self._draining.forget(session)
-        self.cursors.leaves(session)
         session.window.clear()
         session.resend = session.unsent = None
         session.backlog = session.paging = False
@@ -593,7 +541,21 @@ class DevicePath(DeliveryPath):
         session.paging = session.backlog = False
         self._limit.forget(session)
         self._draining.forget(session)
-        self.cursors.forget(session)
 
     def writable(self, session: Session) -> None:
         self.refill(session)
+
+
+def _keep_places(session: Session) -> None:
+    """What is in flight and not written comes before the row that is about to be: it may have to be written later,
+    and is resent in the order in which it was first sent [MQTT-4.6.0-1]."""
+    unwritten: list[Delivery] = []
+    for delivery in reversed(session.window.values()):
+        if delivery.place:
+            break
+        if not (
+            delivery.seq or delivery.application or delivery.from_queue
+        ):  # a row enters the window anew when it has been stored
+            unwritten.append(delivery)
+    for delivery in reversed(unwritten):
+        delivery.place = session.next_place()

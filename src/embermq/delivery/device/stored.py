@@ -1,8 +1,12 @@
-"""What the store holds of a session, as deliveries."""
+"""What the store holds of a session, as deliveries; and how it is offered to others when the session has ended."""
 
+from collections.abc import Callable
+from functools import partial
+
+from embermq.delivery.device.requests import PAGE_MESSAGES, Requests
 from embermq.formats.damaged_records import DamagedRecords
 from embermq.model.message import Message
-from embermq.model.session_writes import QueueRow, QueueState
+from embermq.model.session_writes import QueueRow, QueueState, SessionWrites
 from embermq.sessions.session import Delivery, Session
 
 _LOST = Message("", b"", 2, False, "", 4, 0)
@@ -29,20 +33,72 @@ def delivery_from(row: QueueRow, damaged: DamagedRecords) -> Delivery | None:
         row.seq,
         row.packet_id,
         released=row.state == QueueState.RELEASED,
-        shared=row.flags >> 3,
+        shared=bool(row.flags & 8),
     )
 
 
-def keep_places(session: Session) -> None:
-    """What is in flight and not written comes before the row that is about to be: it may have to be written later,
-    and is resent in the order in which it was first sent [MQTT-4.6.0-1]."""
-    unwritten: list[Delivery] = []
-    for delivery in reversed(session.window.values()):
-        if delivery.is_kept_elsewhere:
-            continue
-        if delivery.place:
-            break
-        if not delivery.seq:  # a row enters the window anew when it has been stored
-            unwritten.append(delivery)
-    for delivery in reversed(unwritten):
-        delivery.place = session.next_place()
+class StoredOffers:
+    """Offers what came by shared subscriptions and is stored, rows that the store has not been shown yet included.
+
+    `unstored` is what ticks before it still want of the queue; `known` are places of rows that are in nobody's way: in
+    flight, settled, or offered already.
+    """
+
+    def __init__(
+        self,
+        take: Callable[[Delivery], bool],
+        then: Callable[[], None] | None,
+        known: set[int],
+        unstored: SessionWrites,
+        damaged: DamagedRecords,
+    ) -> None:
+        self._damaged = damaged
+        self._take = take
+        self._is_asking = self._goes_on = False
+        self._then = then
+        self._known = known
+        self._rows = unstored.queue_rows
+        done = QueueState.DONE
+        self._known.update(mark.seq for mark in unstored.queue_marks if mark.state == done)
+        self._sent = {mark.seq for mark in unstored.queue_marks if mark.state != done}
+        self._known.update(seq for _, seq in unstored.queue_dropped)
+
+    def begin(self, requests: Requests, session: Session) -> None:
+        """The session is not deleted before the end is reached (`SessionWrites.handing_on`)."""
+        requests.in_flight(session.generation, self._offer)
+        self._read(requests, session.generation, 0)
+
+    def _read(self, requests: Requests, generation: int, after_seq: int) -> None:
+        """Page by page; stores that answer at once are asked in a loop."""
+        self._after_seq, self._goes_on = after_seq, True
+        while self._goes_on:
+            self._goes_on, self._is_asking = False, True
+            then = partial(self._page, requests, generation)
+            requests.page(generation, self._after_seq, PAGE_MESSAGES, then)
+            self._is_asking = False
+
+    def _page(self, requests: Requests, generation: int, rows: list[QueueRow]) -> None:
+        self._offer(rows)
+        if not rows:
+            self._finish()
+        elif self._is_asking:
+            self._after_seq, self._goes_on = rows[-1].seq, True
+        else:
+            self._read(requests, generation, rows[-1].seq)
+
+    def _offer(self, rows: list[QueueRow]) -> None:
+        for row in rows:
+            if row.seq in self._known or not row.record:
+                continue
+            self._known.add(row.seq)
+            delivery = delivery_from(row, self._damaged)
+            if delivery is None:
+                continue
+            was_sent = row.state != QueueState.QUEUED or row.seq in self._sent
+            if delivery.shared and not (delivery.qos == 2 and was_sent):
+                self._take(delivery)
+
+    def _finish(self) -> None:
+        self._offer(self._rows)
+        if self._then is not None:
+            self._then()

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from embermq.delivery.sending import (
     BULK_BYTES_MAX,
+    hand_over_unstored,
     is_denied,
     put_on_link,
     send_pubrel,
@@ -51,7 +52,7 @@ class DirectPath(DeliveryPath):
             return
         delivery = Delivery(message, b"", -1, qos, retain, receiver.identifiers)
         if receiver.shared:
-            delivery.shared = 1
+            delivery.shared = True
         if self._must_wait(session, link):
             # As `said_bytes`, without the call where there is nothing more to count.
             is_plain = message.properties is None
@@ -146,12 +147,8 @@ class DirectPath(DeliveryPath):
             self._send(session, link, delivery)
 
     def settled(self, session: Session, delivery: Delivery) -> None:
-        if delivery.shared_queue is not None:
-            delivery.shared_queue.settled(delivery)
         if session.waiting:
             self._refill(session)
-        if self._state.shared_queues.wanting:
-            self._state.shared_queues.has_room(session)
 
     def released(self, session: Session, delivery: Delivery) -> None:
         if session.link is not None:
@@ -162,6 +159,18 @@ class DirectPath(DeliveryPath):
 
     def resume(self, session: Session, owed: list[Delivery]) -> None:
         """Nothing is owed: a session of this kind begins with its connection."""
+
+    def hand_over(
+        self,
+        session: Session,
+        take: Callable[[Delivery], bool],
+        *,
+        ended: bool,
+        then: Callable[[], None] | None = None,
+    ) -> None:
+        hand_over_unstored(session, take)
+        if then is not None:
+            then()
 
     def write_down(self, session: Session) -> None:
         """Nothing of it outlives the connection."""
@@ -176,5 +185,3 @@ class DirectPath(DeliveryPath):
 
     def writable(self, session: Session) -> None:
         self._refill(session)
-        if self._state.shared_queues.wanting:
-            self._state.shared_queues.has_room(session)

@@ -1,237 +1,113 @@
-"""compact: the small files of a directory of the lake become few, in Spark jobs of many directories each.
-
-What is merged is hard-linked below `_compacting/in/bin=<n>/`, which Spark reads with `bin` as a column and writes as
-one file a bin. Nothing of the lake changes before the records of a new file were counted and its directory changes
-places with the one that has it.
-"""
+"""compact: what the lake's query does by itself, once and by hand, while the pipeline is down."""
 
 import os
-import shutil
 import tempfile
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, date, datetime
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 from msgspec import Struct
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from embermq.pipeline.batch import batch_session
-from embermq.pipeline.errors import CompactionError
+from embermq.pipeline.connector import lake_jars
+from embermq.pipeline.driver_lock import lock_driver
+from embermq.pipeline.errors import DriverLockError, LakeError
+from embermq.pipeline.jobs.lake_upkeep import Progress, Tidied, oldest_day, tidy
 from embermq.pipeline.places import Places
 from embermq.pipeline.settings import PipelineSettings
-from embermq.pipeline.sinks.lake_files import ChangedMeanwhile, FileMerge, LakeDirectory, Made, merges
-
-JOB_BYTES_MAX = 1 << 30
-JOB_FILES_MAX = 20_000
-"""Of one Spark job; a directory is never divided between two."""
-
-Progress = Callable[[int, int], None]
-"""Files that are dealt with, and how many there are."""
-OpenSession = Callable[[], SparkSession]
-
-
-class CompactionTerms(Struct, frozen=True, kw_only=True):
-    """`older_than_ns`: files written later (Unix, nanoseconds) are left as they are. `tasks` at a time, 0
-    for one a core."""
-
-    target_bytes: int
-    older_than_ns: int
-    tasks: int = 0
-    dry: bool = False
-
-
-class SkippedDirectory(Struct, frozen=True):
-    """A directory that was left as it is, and why."""
-
-    directory: str
-    reason: str
+from embermq.pipeline.sinks.delta_table import DeltaTable, Merged
+from embermq.pipeline.sinks.lake import Lake, lake_place
 
 
 class CompactionReport(Struct, frozen=True, kw_only=True):
-    """What came of it. Of a dry run `files_made` and `bytes_before` are what the first round would do."""
+    """What came of it. `deleted` are records older than the lake keeps; of a dry run, those that would be deleted,
+    and nothing is merged."""
 
     dry_run: bool
-    directories: int
+    deleted: int
     files_merged: int
     files_made: int
-    records: int
+    files_before: int
+    files_after: int
     bytes_before: int
     bytes_after: int
-    refusals: tuple[SkippedDirectory, ...]
     seconds: float
 
 
 def compact(
-    settings: PipelineSettings, places: Places, terms: CompactionTerms, progress: Progress
+    settings: PipelineSettings, places: Places, *, tasks: int, dry: bool, progress: Progress
 ) -> CompactionReport:
-    """Hold the lake, and start Spark when there is something to do. Raises CompactionError, OtherVersionError."""
-    lake = LakeDirectory(places.lake, places.lake_ledger)
+    """Hold the lake, and start Spark. A dry run holds nothing. Raises PipelineError."""
+    lake_jars(settings)
     with ExitStack() as stack:
-        if not terms.dry:
-            stack.enter_context(lake.held())
+        if not dry:
+            stack.enter_context(_held(places))
         work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="embermq-")))
-
-        def open_session() -> SparkSession:
-            return stack.enter_context(batch_session(settings, terms.tasks, work, lake.spill))
-
-        return Compaction(lake, terms, progress).run(open_session)
+        spark = stack.enter_context(
+            batch_session(settings, tasks, work, lake=True, spill=places.work / "compacting")
+        )
+        try:
+            return Compaction(settings, places, progress).run(spark, dry=dry)
+        except PySparkException as error:
+            reason = next(iter(str(error).splitlines()), type(error).__name__)
+            raise LakeError(f"{lake_place(settings, places)} was not put in order: {reason}") from error
 
 
 class Compaction:
-    """One run; call `run` once, with the lake held."""
+    """One run."""
 
-    def __init__(self, lake: LakeDirectory, terms: CompactionTerms, progress: Progress) -> None:
-        self._lake = lake
-        self._terms = terms
+    def __init__(self, settings: PipelineSettings, places: Places, progress: Progress) -> None:
+        self._settings = settings
+        self._places = places
         self._progress = progress
-        self._refused: dict[Path, str] = {}
-        self._changed: set[Path] = set()
-        self._merged = self._made = self._records = 0
-        self._bytes_before = self._bytes_after = 0
+        self._place = lake_place(settings, places)
 
-    def run(self, open_session: OpenSession) -> CompactionReport:
-        """Until nothing is left that is worth it; Spark is started when there is something. Raises CompactionError."""
+    def run(self, spark: SparkSession, *, dry: bool) -> CompactionReport:
+        """Raises LakeError."""
         began = time.monotonic()
-        spark: SparkSession | None = None
-        done = 0
-        while plan := self._plan():
-            if self._terms.dry:
-                self._note_plan(plan)
-                break
-            if spark is None:
-                spark = open_session()
-            total = done + sum(len(merge.files) for merge in plan)
-            for job in _jobs(plan):
-                self._merge(spark, job)
-                done += sum(len(merge.files) for merge in job)
-                self._progress(done, total)
+        table = DeltaTable(spark, self._place)
+        if not table.exists():
+            raise LakeError(f"{self._place} has no lake; --data-dir, or pipeline.lake_dir, says where it is")
+        before, today = table.size(), datetime.now(UTC).date()
+        oldest = oldest_day(self._settings.lake_retention_days, today)
+        would_go = table.older_than(oldest) if oldest and dry else 0
+        done = Tidied(Merged(0, 0), would_go) if dry else self._tidy(spark, today)
+        after = table.size()
         return CompactionReport(
-            dry_run=self._terms.dry,
-            directories=len(self._changed),
-            files_merged=self._merged,
-            files_made=self._made,
-            records=self._records,
-            bytes_before=self._bytes_before,
-            bytes_after=self._bytes_after,
-            refusals=tuple(
-                SkippedDirectory(str(path.relative_to(self._lake.lake)), reason)
-                for path, reason in sorted(self._refused.items())
-            ),
+            dry_run=dry,
+            deleted=done.deleted,
+            files_merged=done.merged.files_removed,
+            files_made=done.merged.files_added,
+            files_before=before.files,
+            files_after=after.files,
+            bytes_before=before.data_bytes,
+            bytes_after=after.data_bytes,
             seconds=round(time.monotonic() - began, 3),
         )
 
-    def _plan(self) -> list[FileMerge]:
-        found: list[FileMerge] = []
-        for directory in self._lake.directories():
-            if directory in self._refused:
-                continue
-            try:
-                found += merges(directory, self._terms.target_bytes, self._terms.older_than_ns)
-            except FileNotFoundError:
-                continue  # somebody has removed a day
-            except ChangedMeanwhile as error:
-                self._refused[directory] = str(error)
-        return found
-
-    def _note_plan(self, plan: list[FileMerge]) -> None:
-        self._changed |= {merge.directory for merge in plan}
-        self._merged = sum(len(merge.files) for merge in plan)
-        self._made = len(plan)
-        self._bytes_before = sum(merge.size for merge in plan)
-
-    def _merge(self, spark: SparkSession, job: list[FileMerge]) -> None:
-        """One Spark job, then one directory after the other."""
-        self._lake.clear()
-        source, target = self._lake.work / "in", self._lake.work / "out"
-        rows: dict[int, int] = {}
-        for number, merge in enumerate(job):
-            found = self._link(merge, source / f"bin={number}")
-            if found is not None:
-                rows[number] = found
-        if not rows:
-            return
-        _write(spark, source, target, len(rows))
-        made: dict[Path, list[tuple[Made, int]]] = defaultdict(list)
-        for number, count in rows.items():
-            merge = job[number]
-            made[merge.directory].append((Made(merge, _only_file(target / f"bin={number}", count)), count))
-        for directory, files in made.items():
-            if directory not in self._refused:
-                self._swap(directory, files)
-
-    def _link(self, merge: FileMerge, folder: Path) -> int | None:
-        """Give the files of a merge a second name; how many records they have. None when it is refused."""
-        folder.mkdir(parents=True)
-        rows = 0
-        for number, file in enumerate(merge.files):
-            name = folder / f"{number}.parquet"
-            try:
-                os.link(merge.directory / file.name, name)
-                rows += pq.read_metadata(name).num_rows
-            except (OSError, pa.ArrowException) as error:
-                self._refused[merge.directory] = f"{file.name}: {' '.join(str(error).split())}"
-                shutil.rmtree(folder)
-                return None
-        return rows
-
-    def _swap(self, directory: Path, files: list[tuple[Made, int]]) -> None:
-        sizes = [made.path.stat().st_size for made, _ in files]
+    def _tidy(self, spark: SparkSession, today: date) -> Tidied:
+        lake = Lake(self._place, self._places)
         try:
-            self._lake.swap(directory, [made for made, _ in files])
-        except (ChangedMeanwhile, PermissionError) as error:
-            self._refused[directory] = str(error)
-            return
-        self._changed.add(directory)
-        self._made += len(files)
-        self._bytes_after += sum(sizes)
-        for made, count in files:
-            self._merged += len(made.merge.files)
-            self._records += count
-            self._bytes_before += made.merge.size
+            lake.take(spark)
+            done = tidy(lake.table, self._settings.lake_retention_days, today, self._progress)
+            lake.note_version()
+        finally:
+            lake.close()
+        return done
 
 
-def _jobs(plan: list[FileMerge]) -> Iterator[list[FileMerge]]:
-    """Whole directories, as many as one Spark job takes."""
-    by_directory: dict[Path, list[FileMerge]] = defaultdict(list)
-    for merge in plan:
-        by_directory[merge.directory].append(merge)
-    job: list[FileMerge] = []
-    for group in by_directory.values():
-        together = [*job, *group]
-        if job and (
-            sum(merge.size for merge in together) > JOB_BYTES_MAX
-            or sum(len(merge.files) for merge in together) > JOB_FILES_MAX
-        ):
-            yield job
-            together = group
-        job = together
-    if job:
-        yield job
-
-
-def _write(spark: SparkSession, source: Path, target: Path, bins: int) -> None:
-    """One file a bin, in the order of the log. Columns that only newer files have are null in rows of older ones."""
+@contextmanager
+def _held(places: Places) -> Iterator[None]:
+    """No pipeline runs meanwhile. Raises LakeError."""
     try:
-        rows = spark.read.option("mergeSchema", "true").parquet(str(source))
-        tasks = min(bins, spark.sparkContext.defaultParallelism)
-        ordered = rows.repartition(tasks, "bin").sortWithinPartitions("bin", "partition", "offset")
-        ordered.write.partitionBy("bin").parquet(str(target))
-    except PySparkException as error:
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise CompactionError(f"Spark could not merge files of {source.parent.parent}: {reason}") from error
-
-
-def _only_file(folder: Path, rows: int) -> Path:
-    """What was written for one merge, with as many records as went in."""
-    files = list(folder.glob("*.parquet"))
-    found = sum(pq.read_metadata(file).num_rows for file in files)
-    if len(files) != 1 or found != rows:
-        raise CompactionError(
-            f"{folder}: {len(files)} files with {found} records were made of {rows} records; nothing was changed"
-        )
-    return files[0]
+        lock = lock_driver(places)
+    except DriverLockError as error:
+        raise LakeError(f"the lake is kept in order by the pipeline that runs: {error}") from error
+    try:
+        yield
+    finally:
+        os.close(lock)

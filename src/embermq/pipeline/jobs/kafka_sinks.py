@@ -9,11 +9,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from embermq.pipeline.connector import lake_jars
 from embermq.pipeline.jobs.archive import message_sinks
 from embermq.pipeline.jobs.kafka_job import KafkaJob
+from embermq.pipeline.jobs.lake_upkeep import LakeUpkeep
 from embermq.pipeline.jobs.query_job import JobSetup
 from embermq.pipeline.schema import Columns
-from embermq.pipeline.sinks.lake import Lake
+from embermq.pipeline.sinks.lake import Lake, lake_place
 from embermq.pipeline.sinks.message_store import MessageStoreSink
 from embermq.pipeline.sinks.message_tasks import write_by_tasks
 from embermq.pipeline.sinks.traffic_windows import WATERMARK_S, TrafficWindows
@@ -164,34 +166,38 @@ class KafkaArchive(KafkaSinkJob):
 
 
 class KafkaLake(KafkaSinkJob):
-    """Log -> Parquet."""
+    """Log -> Delta Lake table."""
 
     name = "lake"
     columns = "all"
 
     def __init__(self, setup: JobSetup) -> None:
         super().__init__(setup)
-        self._sink = Lake(self.places.lake, self.places.lake_ledger, self.settings.lake_roots_max)
+        self._sink = Lake(lake_place(self.settings, self.places), self.places)
+        self._upkeep = LakeUpkeep(self.settings.lake_retention_days)
 
     @property
     def trigger_ms(self) -> int:
         return self.settings.lake_trigger_ms
 
-    def recover(self) -> None:
-        self._sink.recover()
+    def start(self, spark: SparkSession) -> StreamingQuery:
+        lake_jars(self.settings)  # says what is missing, and how to get it
+        positions = self.kafka.positions
+        with self._lock:
+            self._sink.open(spark, positions.archive_id(), positions.bounds())
+        return super().start(spark)
 
     def confirmed(self) -> Positions:
-        return self._sink.file.positions()
+        return self._sink.positions()
 
     def begin_at(self, begin: Positions) -> None:
-        for number, offset in begin.items():
-            self._sink.file.begin_at(offset, number)
+        self._sink.begin_at(begin)
 
     def write(self, records: DataFrame) -> int:
-        return self._sink.write_partitions(lake_rows(records))
+        return self._sink.write(lake_rows(records))
 
     def keep_up(self, now_ms: int) -> None:
-        """Nothing grows here but the lake itself, which is kept."""
+        self._upkeep.look(self._sink, now_ms)
 
 
 class KafkaTraffic(KafkaSinkJob):

@@ -1,176 +1,193 @@
-"""lake/: Parquet files by date and first topic level, each position once, no half file ever visible.
+"""The lake: a Delta Lake table in which each position is once.
 
-A batch is written by Spark below `_staging/` (readers skip names that begin with an underscore), made durable, then
-listed in lake.db together with the progress: that transaction is the commit. Only then are the files renamed into
-place. After a crash, what is listed is renamed, what is not listed is deleted.
+The commit of a batch is Delta's, and carries the position. lake.db is written after it, so that it is never ahead; the
+broker's retention, status and backup go by it. A start asks the table, so a lost checkpoint or a lost lake.db repeats
+and skips nothing, and a lake that somebody has removed is filled anew from what the log still has.
 """
 
-import shutil
-from collections import Counter
-from collections.abc import Mapping
+import logging
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
-from pyspark.sql import Column, DataFrame, Observation, SparkSession
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from embermq.pipeline.errors import LakeError
+from embermq.pipeline.places import Places
 from embermq.pipeline.schema import PARTITION
-from embermq.pipeline.sinks.lake_files import sync
+from embermq.pipeline.settings import PipelineSettings, is_s3
+from embermq.pipeline.sinks.delta_table import DeltaTable
+from embermq.pipeline.sinks.lake_disk import boot, sync_commits, take_back
 from embermq.pipeline.sinks.sink_file import SinkFile
 from embermq.pipeline.transforms.batch_values import is_missing, is_new
+from embermq.pipeline.transforms.lake import lake_schema
 
 READER = "lake"
-STAGING = "_staging"
-OTHER_ROOT = "__other__"
-_BATCH = "batch"
-_PARTITION_BY = ("date", "root")
+
+log = logging.getLogger(__name__)
+
+
+def lake_place(settings: PipelineSettings, places: Places) -> str:
+    """Where the lake is: a folder or a URL."""
+    if is_s3(settings):
+        return settings.lake_dir
+    return str(Path(settings.lake_dir).absolute() if settings.lake_dir else places.lake)
 
 
 class Covered(Struct, frozen=True):
-    """A batch: positions [first, end), records that are good among them, positions that the log did not hold any more,
-    and how far each partition has come."""
+    """What a batch has of one partition: positions [first, end), good records among them, and positions that the log
+    did not hold any more."""
 
+    partition: int
     first: int
     end: int
     good: int
     missing: int
-    moved: Mapping[int | None, int]
 
 
 class Lake:
-    """Writes a batch; the instance owns `lake/_staging/` and everything it publishes is final."""
+    """Writes batches. `open` comes first, and again after a failure: then the table says what has been committed."""
 
-    def __init__(self, directory: Path, ledger: Path, roots_max: int) -> None:
-        self.directory = directory
-        self.file = SinkFile(ledger, READER, (__package__ or "", "lake.sql"))
-        self._roots_max = roots_max
-        self._staging = directory / STAGING
-        self._staging.mkdir(parents=True, exist_ok=True)
-        self.recover()
+    def __init__(self, place: str, places: Places) -> None:
+        self._place = place
+        self._folder = None if "://" in place else Path(place)
+        self._synced = -1
+        self.file = SinkFile(places.lake_ledger, READER, (__package__ or "", "lake.sql"))
+        self._lock_file = places.lake_lock
+        self._lock: Any = None
+        self._log_id = 0
+        self._is_embedded = True
+        self._done: dict[int, int] = {}
+        self.commits = 0
+        """So many this process has made; each adds a file."""
+        self._table: DeltaTable | None = None
 
-    def recover(self) -> None:
-        """Finish the renames that a crash interrupted and remove what was never committed."""
-        self._publish()
-        for leftover in self._staging.iterdir():
-            shutil.rmtree(leftover)
+    @property
+    def table(self) -> DeltaTable:
+        """The table; the lake is open."""
+        assert self._table is not None, "open comes first"
+        return self._table
+
+    def open(self, spark: SparkSession, log_id: int, partitions: Iterable[int] | None = None) -> None:
+        """Take the lake and see how far it is. `partitions` are those of a log in Kafka, None for the embedded one.
+        Raises LakeError."""
+        self.take(spark)
+        self._log_id, self._is_embedded = log_id, partitions is None
+        numbers = (PARTITION,) if partitions is None else partitions
+        self._done = self.table.positions(log_id, numbers)
+        with self.file.transaction() as connection:
+            connection.execute(
+                "DELETE FROM progress WHERE reader = ?1 OR reader GLOB ?2", (READER, f"{READER};*")
+            )
+            self._note(self._done)
+
+    def take(self, spark: SparkSession) -> None:
+        """Be the only one who writes the lake, and make the table when it is not there. Raises LakeError."""
+        self._hold(spark)
+        self._synced = self._noted_version()
+        self._table = DeltaTable(spark, self._place)
+        self._table.create(lake_schema())
+
+    def note_version(self) -> None:
+        """The table was put in order: from now on a backup takes its newest state, whose files are kept."""
+        with self.file.transaction():
+            self._note({})
+
+    def positions(self) -> dict[int, int]:
+        """Below these everything is in the lake; partitions that have not begun are not there."""
+        return dict(self._done)
+
+    def begin_at(self, begin: Mapping[int, int]) -> None:
+        """Say where partitions begin; no effect for those that have begun."""
+        for number, offset in begin.items():
+            self._done.setdefault(number, offset)
+            self.file.begin_at(offset, self._key(number))
 
     def write(self, rows: DataFrame) -> int:
-        """Take what `lake_rows` gives; returns the number of log positions it covered."""
-        done = self.file.position() or 0
-        found = self._stage(
-            rows,
-            is_new({PARTITION: done}),
-            [F.min("offset").alias("first"), F.max(F.col("offset") + F.col("span")).alias("next")],
-        )
-        if found["next"] is None:
-            return 0
-        first, end = int(found["first"]), int(found["next"])
-        self._take(rows.sparkSession, Covered(first, end, found["good"], found["missing"], {None: end}))
-        return end - first
+        """Take what `lake_rows` gives; returns the number of log positions it covered.
 
-    def write_partitions(self, rows: DataFrame) -> int:
-        """The same of a log in Kafka: each partition goes on from its own position; all of them have begun."""
-        done = self.file.positions()
-        ends = [
-            F.max(F.when(F.col("partition") == number, F.col("offset") + F.col("span"))).alias(str(number))
-            for number in done
-        ]
-        found = self._stage(rows, is_new(done), ends)
-        moved: dict[int | None, int] = {
-            number: found[str(number)] for number in done if found[str(number)] is not None
-        }
-        if not moved:
-            return 0
-        # Positions only grow, so that their sums name a batch as the offsets of the one partition do.
-        first = sum(done.values())
-        end = sum(moved.get(number, offset) for number, offset in done.items())
-        self._take(rows.sparkSession, Covered(first, end, found["good"], found["missing"], moved))
-        return end - first
+        The rows are kept on disk meanwhile, never in memory: the end of each partition has to be known before the
+        commit that it names, and the source is read once.
+        """
+        new = rows.where(is_new(self._done)).persist(StorageLevel.DISK_ONLY)
+        try:
+            covered = _covered(new)
+            for one in covered:
+                self._append(new, one)
+        finally:
+            new.unpersist()
+        return sum(one.end - one.first for one in covered)
 
-    def _stage(self, rows: DataFrame, is_wanted: Column, ends: list[Column]) -> dict[str, Any]:
-        """Write what is new into `_staging/batch`; what was seen of it."""
-        seen = Observation("lake")
-        good = F.count_if(F.col("error").isNull()).alias("good")
-        gone = F.coalesce(F.sum(F.when(is_missing(), F.col("span"))), F.lit(0)).alias("missing")
-        counted = rows.where(is_wanted).observe(seen, good, gone, *ends)
-        batch = self._staging / _BATCH
-        shutil.rmtree(batch, ignore_errors=True)
-        _write_parquet(counted.where(F.col("error").isNull()).drop("error", "span"), batch)
-        return seen.get
+    def close(self) -> None:
+        """Let go of the lake and its file."""
+        self.file.close()
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
 
-    def _take(self, spark: SparkSession, covered: "Covered") -> None:
-        batch = self._bound_roots(spark, self._staging / _BATCH)
-        self._commit(batch, covered)
-        self._publish()
-        shutil.rmtree(batch, ignore_errors=True)
-
-    def _bound_roots(self, spark: SparkSession, batch: Path) -> Path:
-        """A flood of first levels must not become a flood of files: the smallest share one directory."""
-        sizes: Counter[str] = Counter()
-        for directory in batch.glob("date=*/root=*"):
-            sizes[directory.name] += sum(file.stat().st_size for file in directory.glob("*.parquet"))
-        if len(sizes) <= self._roots_max:
-            return batch
-        kept = [name for name, _ in sizes.most_common(self._roots_max)]
-        bounded = self._staging / "bounded"
-        shutil.rmtree(bounded, ignore_errors=True)
-        surplus = [str(path) for path in batch.glob("date=*/root=*") if path.name not in kept]
-        rows = (
-            spark.read.option("basePath", str(batch)).parquet(*surplus).withColumn("root", F.lit(OTHER_ROOT))
-        )
-        _write_parquet(rows.coalesce(1), bounded)
-        for path in batch.glob("date=*/root=*"):
-            if path.name in kept:
-                target = bounded / path.parent.name / path.name
-                target.parent.mkdir(parents=True, exist_ok=True)
-                path.rename(target)
-        return bounded
-
-    def _commit(self, batch: Path, covered: "Covered") -> None:
-        first, end = covered.first, covered.end
-        pending: list[tuple[str, str]] = []
-        numbers: Counter[Path] = Counter()
-        for file in sorted(batch.glob("date=*/root=*/*.parquet")):
-            place = file.parent.relative_to(batch)
-            name = f"part-{first}-{end}-{numbers[place]}.parquet"
-            numbers[place] += 1
-            sync(file)
-            pending.append((str(file.relative_to(self._staging)), str(place / name)))
-        # From the files up to the lake: a file that is listed is found again, also after a power loss.
-        leaves = {file.parent for file in batch.glob("date=*/root=*/*.parquet")}
-        dates = {leaf.parent for leaf in leaves}
-        for directory in (*leaves, *dates, batch, self._staging, self.directory):
-            sync(directory)
-        with self.file.transaction() as connection:
-            connection.executemany("INSERT INTO lake_pending VALUES (?, ?)", pending)
+    def _append(self, rows: DataFrame, one: Covered) -> None:
+        mine = rows.where(F.col("partition") == F.lit(one.partition))
+        good = mine.where(F.col("error").isNull()).withColumn("log_id", F.lit(self._log_id).cast("bigint"))
+        self.table.append(good.select(lake_schema().names), self._log_id, one.partition, one.end)
+        self._done[one.partition] = one.end
+        self.commits += 1
+        with self.file.transaction():
             self.file.count(
-                records=end - first,
-                entries=covered.good,
-                rejected=end - first - covered.good - covered.missing,
-                missing=covered.missing,
-                files=len(pending),
+                records=one.end - one.first,
+                entries=one.good,
+                rejected=one.end - one.first - one.good - one.missing,
+                missing=one.missing,
             )
-            for partition, offset in covered.moved.items():
-                self.file.move_to(offset, partition)
+            self._note({one.partition: one.end})
 
-    def _publish(self) -> None:
-        """Rename what is committed into place; may be repeated. Inside a transaction, which keeps a compaction out."""
-        with self.file.transaction() as connection:
-            pending = connection.execute("SELECT staged, published FROM lake_pending").fetchall()
-            if not pending:
-                return
-            changed: set[Path] = set()
-            for staged, published in pending:
-                source, target = self._staging / staged, self.directory / published
-                if source.exists():
-                    target.parent.mkdir(parents=True, exist_ok=True)
-                    source.rename(target)
-                changed |= {target.parent, target.parent.parent}
-            for directory in (*changed, self.directory):
-                sync(directory)
-            connection.execute("DELETE FROM lake_pending")
+    def _noted_version(self) -> int:
+        """The last commit that lake.db knows of, -1 for none. What is later is taken back after a loss of power."""
+        row = self.file.connection.execute("SELECT version, boot FROM lake_version").fetchone()
+        if row is None:
+            return -1
+        version, then = int(row[0]), str(row[1])
+        if self._folder is not None and then != boot() and (files := take_back(self._folder, version)):
+            log.warning(
+                "%s: commits behind %d were not synced, %d files are taken back", self._place, version, files
+            )
+        return version
+
+    def _note(self, positions: Mapping[int, int]) -> None:
+        """Inside a transaction: the file says what the table says, and what is on disk."""
+        version = self.table.version()
+        if self._folder is not None:
+            sync_commits(self._folder, self._synced + 1, version)
+        self._synced = version
+        for number, offset in positions.items():
+            self.file.move_to(offset, self._key(number))
+        noted = (version, boot())
+        self.file.connection.execute("INSERT OR REPLACE INTO lake_version VALUES (1, ?, ?)", noted)
+
+    def _key(self, partition: int) -> int | None:
+        return None if self._is_embedded else partition
+
+    def _hold(self, spark: SparkSession) -> None:
+        """One JVM writes at a time. The Java of a driver that was killed may still be about to commit what it has
+        written: the system releases its lock when it ends, and only then the table is asked how far it is."""
+        if self._lock is not None:
+            return
+        self._lock_file.parent.mkdir(parents=True, exist_ok=True)
+        jvm: Any = spark._jvm
+        file = jvm.java.io.RandomAccessFile(str(self._lock_file), "rw")
+        if file.getChannel().tryLock() is None:
+            file.close()
+            raise LakeError(f"{self._place}: a pipeline that is about to end still writes the lake")
+        self._lock = file
 
 
-def _write_parquet(rows: DataFrame, directory: Path) -> None:
-    rows.write.partitionBy(*_PARTITION_BY).mode("overwrite").parquet(str(directory))
+def _covered(rows: DataFrame) -> list[Covered]:
+    found = rows.groupBy("partition").agg(
+        F.min("offset").alias("first"),
+        F.max(F.col("offset") + F.col("span")).alias("end"),
+        F.count_if(F.col("error").isNull()).alias("good"),
+        F.coalesce(F.sum(F.when(is_missing(), F.col("span"))), F.lit(0)).alias("missing"),
+    )
+    return [Covered(**row.asDict()) for row in found.orderBy("partition").collect()]

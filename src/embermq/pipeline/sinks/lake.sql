@@ -1,6 +1,6 @@
--- lake.db: the ledger of the lake. A batch is in the lake from the moment its files are listed here; the rename
--- into place follows and is repeated after a crash.
-CREATE TABLE IF NOT EXISTS lake_pending (
-    staged    TEXT PRIMARY KEY,  -- below lake/_staging/
-    published TEXT NOT NULL      -- below lake/
-) WITHOUT ROWID;
+-- lake.db follows the lake, which itself says how far it is: retention, status and backup need not read it.
+CREATE TABLE IF NOT EXISTS lake_version (
+    id      INTEGER PRIMARY KEY CHECK (id = 1),
+    version INTEGER NOT NULL, -- the table's newest commit that was synced, of which the position is
+    boot    TEXT    NOT NULL  -- of the machine, then
+);

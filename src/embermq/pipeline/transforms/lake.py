@@ -1,24 +1,31 @@
-"""From records to rows of the Parquet lake."""
+"""From records to rows of the lake."""
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.types import DateType, LongType, StringType, StructField, StructType
 
-ROOT_BYTES_MAX = 80
-"""A longer first level would not fit a directory name once its special characters are written as %XX."""
+from embermq.pipeline.schema import record_schema
+
+_FIRST = ("partition", "offset", "date", "root", "accepted_at")
+_NOT_STORED = ("span", "error", "body")
+
+
+def lake_schema() -> StructType:
+    """The columns of the lake: `log_id` says which life of a log positions are of, `date` is of `accepted_at` (UTC),
+    `root` the first topic level, `payload_json` the payload when it is JSON; then every field of the record."""
+    kinds = {field.name: field.dataType for field in record_schema("all") if field.name not in _NOT_STORED}
+    kinds |= {"date": DateType(), "payload_json": StringType()}
+    ordered = {name: kinds[name] for name in _FIRST} | kinds
+    fields = [StructField("log_id", LongType())]
+    return StructType(fields + [StructField(name, kind) for name, kind in ordered.items()])
 
 
 def lake_rows(records: DataFrame) -> DataFrame:
-    """Every field of the record, `payload_json` (the payload when it is JSON), `date` (UTC) and `root`.
-
-    `date` and `root` name the directory. A first level that no directory can be called is named by its hash;
-    `topic` holds it as it was.
-    """
-    fields = [name for name in records.columns if name not in ("root", "body")]
+    """What the sink of the lake takes: all of its columns but `log_id`; `span` and `error` besides."""
     return records.select(
-        *fields,
+        *(name for name in records.columns if name != "body"),
+        F.to_date("accepted_at").alias("date"),
         payload_json().alias("payload_json"),
-        F.date_format("accepted_at", "yyyy-MM-dd").alias("date"),
-        directory_root().alias("root"),
     )
 
 
@@ -35,10 +42,3 @@ def payload_json() -> Column:
 
     is_alone = (elements(",0") == 2) & (elements(",0,0") == 3)
     return F.when(F.try_parse_json(text).isNotNull() & is_alone, text)
-
-
-def directory_root() -> Column:
-    """The first topic level, or `sha256-<hex>` when it is empty or too long for a directory name."""
-    root = F.col("root")
-    fits = F.octet_length(root).between(1, ROOT_BYTES_MAX)
-    return F.when(fits, root).otherwise(F.concat(F.lit("sha256-"), F.sha2(root, 256)))

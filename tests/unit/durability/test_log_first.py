@@ -7,8 +7,6 @@ from tests.support.hand_driven import HandDrivenBroker, dispatch, numbered
 from tests.support.held_sessions import HeldSessions, table
 from tests.unit.durability.behind import generation, subscriber
 
-from embermq.durability.split.store import SplitStore
-from embermq.model.application_positions import ReaderPosition, StoredPositions
 from embermq.model.client_type import ClientType
 from embermq.mqtt.wire.packets import (
     Connack,
@@ -25,7 +23,6 @@ from embermq.mqtt.wire.packets import (
     Will,
 )
 from embermq.mqtt.wire.version import ProtocolVersion
-from embermq.ports.errors import StoreFull
 from embermq.sessions.settings import MqttSettings
 
 MIB = 1024 * 1024
@@ -90,13 +87,18 @@ def test_a_client_without_a_kept_session_waits_for_nothing(
 
 
 @pytest.mark.promise("application-4")
-def test_an_application_goes_on_while_the_session_store_is_silent(
-    hand: HandDrivenBroker, sessions: HeldSessions
+@pytest.mark.parametrize("qos", [1, 2])
+def test_an_application_is_sent_what_is_stored_for_it(
+    hand: HandDrivenBroker, sessions: HeldSessions, qos: int
 ) -> None:
     app = subscriber(hand, name="app", client_type=ClientType.APPLICATION)
     publisher = hand.connects("p")
     sessions.held = True
-    publisher.publishes("t", b"1", b"2", qos=2)
+    publisher.publishes("t", b"1", b"2", qos=qos)
+    hand.settle()
+    dispatch(hand)
+    assert app.payloads == []
+    sessions.held = False
     hand.settle()
     dispatch(hand)
     assert app.payloads == [b"1", b"2"]
@@ -283,26 +285,25 @@ def test_the_floor_stays_behind_what_the_session_store_may_lose_again(
     hand: HandDrivenBroker, sessions: HeldSessions
 ) -> None:
     """What it confirmed a moment ago; at the end of the broker it does not."""
-    post = hand.posted.append
-    hand.ticks = SplitStore(hand.store, sessions, hand.state, hand.session_store, post, settle_ms=5_000)
+    hand.ticks = hand.log_first(settle_ms=5_000)
     subscriber(hand).drops()
     publisher = hand.connects("p")
 
-    def written() -> tuple[int, int]:
+    def written() -> int:
         hand.ticks.settle()
         hand.settle()
-        return hand.store.dispatcher_floor, len(hand.store.cursors)
+        return sessions.floor
 
     publisher.publishes("t", b"1")
     hand.passes(s=1)
-    assert written() == (0, 0)
+    assert written() == 0
     hand.passes(s=3)
-    assert written() == (0, 0)
+    assert written() == 0
     publisher.publishes("t", b"2", first_id=2)
     hand.passes(s=2)
-    assert written() == (1, 1)
+    assert written() == 1
     hand.ticks.hurry()
-    assert written() == (2, 1)
+    assert written() == 2
 
 
 @pytest.mark.promise("repositories-4")
@@ -310,8 +311,7 @@ def test_the_time_to_settle_begins_when_the_session_store_has_answered(
     hand: HandDrivenBroker, sessions: HeldSessions
 ) -> None:
     """And not with the tick before, which may be long ago."""
-    post = hand.posted.append
-    hand.ticks = SplitStore(hand.store, sessions, hand.state, hand.session_store, post, settle_ms=5_000)
+    hand.ticks = hand.log_first(settle_ms=5_000)
     subscriber(hand).drops()
     publisher = hand.connects("p")
     sessions.held = True
@@ -321,34 +321,13 @@ def test_the_time_to_settle_begins_when_the_session_store_has_answered(
     sessions.held = False
     sessions.answer()
 
-    def cursors_after(ms: int) -> int:
+    def floor_after(ms: int) -> int:
         hand.state.tick.now_ms = last_tick_ms + ms
         hand.ticks.settle()
         hand.settle()
-        return len(hand.store.cursors)
+        return sessions.floor
 
-    assert [cursors_after(ms) for ms in (4_000, 6_000, 8_900, 9_000)] == [0, 0, 0, 1]
-
-
-def test_a_floor_that_the_log_refuses_is_written_later(
-    hand: HandDrivenBroker, sessions: HeldSessions
-) -> None:
-    subscriber(hand, name="app", client_type=ClientType.APPLICATION).drops()
-    subscriber(hand)
-    publisher = hand.connects("p")
-    sessions.held = True
-    publisher.publishes("t", b"1", qos=2)
-    hand.settle()
-    hand.broker.connecting.remove(hand.state.sessions["app"], lambda: None)
-    hand.passes(s=1)
-    assert hand.store.dispatcher_floor == 0
-    hand.failures = [StoreFull("no room")] * 3
-    sessions.held = False
-    hand.settle()
-    hand.passes(s=1)
-    assert hand.failures == []
-    assert hand.store.dispatcher_floor == sessions.floors[-1] == 1
-    assert hand.application_log.floors() == []
+    assert [floor_after(ms) for ms in (4_000, 6_000, 8_900, 9_000)] == [0, 0, 0, 1]
 
 
 @pytest.mark.promise("repositories-5a")
@@ -421,20 +400,6 @@ def test_the_end_of_an_application_reaches_the_log_after_its_session(
     sessions.held = False
     hand.settle()
     assert hand.application_log.floors() == []
-
-
-@pytest.mark.promise("application-2")
-def test_the_log_of_an_application_that_was_never_stored_goes_at_start(
-    hand: HandDrivenBroker, sessions: HeldSessions
-) -> None:
-    hand.keeps("stays", client_type=ClientType.APPLICATION)
-    lost = hand.state.new_generation()
-    hand.state.tick.writes.application_positions[lost] = ReaderPosition("", 0, StoredPositions())
-    hand.settle()
-    assert len(hand.application_log.floors()) == 2
-    hand = hand.restarted()
-    hand.settle()
-    assert [floor.generation for floor in hand.application_log.floors()] == [generation(hand, "stays")]
 
 
 def test_no_generation_is_given_twice_when_the_log_is_new(sessions: HeldSessions) -> None:

@@ -1,8 +1,8 @@
-"""After a start: what the session store has not heard of before the crash, from the tail of the log.
+"""After a start: what the store of state has not heard of before the crash, from the tail of the log.
 
-Deliveries are repaired by `Recovery`. Here: packet ids of incoming QoS 2 messages, without which a repeated PUBLISH
-would be taken for a new one; wills that went out; retained messages; and logs of applications whose sessions were never
-stored.
+Deliveries are repaired by `Recovery`, queues by `enqueue_tail`. Here: packet ids of incoming QoS 2 messages, without
+which a repeated PUBLISH would be taken for a new one; wills that went out; retained messages; and generations that
+records carry, which no other session may get.
 """
 
 from msgspec.structs import replace
@@ -11,7 +11,6 @@ from embermq.formats.log_record import WILL_ID, Origin, RecordError, decode_reco
 from embermq.intake.broker import Broker
 from embermq.model.session import RetainedRow, WillRow
 from embermq.model.session_writes import RetainedWrite
-from embermq.ports.application_log import ApplicationLog
 from embermq.ports.message_log import MessageLog
 from embermq.ports.sessions import StoredState
 from embermq.sessions.session import Session
@@ -21,40 +20,32 @@ READ_RECORDS = 1_000
 READ_BYTES = 4 * 1024 * 1024
 
 
-def behind_log(stored: StoredState, log: StoredState) -> StoredState:
-    """What a session store of its own holds, with what the log's own store says of the log. No generation is given
-    again that one of the two knows."""
-    newest = max((entry.row.generation for entry in stored.sessions), default=0)
-    return replace(
-        stored,
-        dispatcher_floor=log.dispatcher_floor,
-        log_end=log.log_end,
-        generation_reserved=max(log.generation_reserved, stored.generation_reserved, newest + 1),
-    )
-
-
 def complete(
-    broker: Broker,
-    stored: StoredState,
-    retained: list[RetainedRow],
-    log: MessageLog,
-    applications: ApplicationLog,
+    broker: Broker, stored: StoredState, retained: list[RetainedRow], log: MessageLog
 ) -> list[Session]:
-    """Restore the broker from `stored`, see `behind_log`, and from the log's tail, and return the sessions; what the
-    tail adds is stored with the first tick. Raises RecordError, StoreError."""
+    """Restore the broker from `stored` and from the log's tail, and return the sessions that are loaded; what the tail
+    adds is stored with the first tick. Raises RecordError, StoreError."""
     tail = _Tail(stored)
     tail.read(log)
+    newest = max((entry.row.generation for entry in stored.sessions), default=0)
+    reserved = max(stored.generation_reserved, newest + 1, tail.newest_generation + 1)
     published = {generation for generation, row in stored.wills if tail.has_published(generation, row)}
     wills = [entry for entry in stored.wills if entry[0] not in published]
-    sessions = broker.restore(replace(stored, wills=wills), retained)
+    sessions = broker.restore(replace(stored, wills=wills, generation_reserved=reserved), retained)
     broker.state.tick.session_writes.wills += [(generation, None) for generation in published]
     tail.receive(broker.state)
     tail.retain(broker.state)
-    generations = {session.generation for session in sessions}
-    for floor in applications.floors():
-        if floor.generation not in generations:
-            broker.state.tick.writes.ended_applications.append(floor.generation)
     return sessions
+
+
+def lagging(stored: StoredState) -> dict[int, int]:
+    """Generation of each session whose data ends below the floor -> where: another server than the one that knows the
+    floor has it, and that one has lost something."""
+    return {
+        entry.row.generation: entry.complete_to
+        for entry in stored.sessions
+        if entry.complete_to is not None and entry.complete_to < stored.dispatcher_floor
+    }
 
 
 class _Tail:
@@ -68,6 +59,7 @@ class _Tail:
         self._start = min([self._floor, *(offset for offset in complete_to if offset is not None)])
         self._end = stored.log_end
         self._complete_to = {entry.row.generation: entry.receiving_upto for entry in stored.sessions}
+        self.newest_generation = 0
         self._wills: dict[int, int] = {}
         """Generation -> when its will went out."""
         self._received: dict[tuple[int, int], int] = {}
@@ -93,6 +85,8 @@ class _Tail:
         except RecordError:
             return  # recovery counts it
         message = record.message
+        stamped = (stamp.generation for stamp in record.stamps)
+        self.newest_generation = max(self.newest_generation, *stamped, 0)
         if record.origin is not None:
             self._note(record.origin, offset, message.accepted_ms)
         if message.retain:
@@ -100,6 +94,7 @@ class _Tail:
 
     def _note(self, origin: Origin, offset: int, accepted_ms: int) -> None:
         generation = origin.generation
+        self.newest_generation = max(self.newest_generation, generation)
         if origin.packet_id == WILL_ID:
             self._wills[generation] = accepted_ms
         elif offset >= self._floor and offset >= self._complete_to.get(generation, self._end):

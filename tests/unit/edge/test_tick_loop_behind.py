@@ -13,7 +13,6 @@ from tests.support.waiting import wait_for
 
 from embermq.delivery.device.settings import DeviceSettings
 from embermq.durability.settings import SessionStoreSettings
-from embermq.durability.split.store import SplitStore
 from embermq.edge.tick_loop import TickLoop
 from embermq.model.tick_writes import TickWrites
 from embermq.mqtt.wire.packets import Puback, Publish, Suback, Subscribe, Subscription
@@ -37,7 +36,7 @@ class Running:
         )
         self._submitted = hand.store.submit
         hand.store.submit = self._submit  # type: ignore[method-assign]
-        hand.ticks = SplitStore(hand.store, self.sessions, hand.state, SessionStoreSettings(), loop.call_soon)
+        hand.ticks = hand.log_first(post=loop.call_soon)
         self.ticks = TickLoop(hand.broker, hand.delivery, hand.ticks, linger_ms=0.0, poll_ms=10)
         self._answering = loop.create_task(self._answer())
 

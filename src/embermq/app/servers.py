@@ -1,0 +1,169 @@
+"""The servers profile: the message log in Kafka, everything else on a Redis. Imported only when needed."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from embermq.access.authorization.rule_set import RuleSet
+from embermq.app.clock_file import ClockFile
+from embermq.app.config import Settings
+from embermq.app.kafka_log import KafkaLogSide
+from embermq.app.log_side import Post
+from embermq.app.opened import OpenedBroker, call_all, make_broker, open_queues, open_retention
+from embermq.app.redis_state import RedisState
+from embermq.delivery.application.fed_readers import FedReaders
+from embermq.delivery.application.log_lifecycle import LogLifecycle
+from embermq.delivery.application.own_and_shared import OwnAndShared
+from embermq.delivery.application.parking import Parking
+from embermq.delivery.application.shared_readers import SharedReaders
+from embermq.durability.completion import complete, lagging
+from embermq.durability.log_first import LogFirstStore
+from embermq.durability.recovery import Recovery
+from embermq.formats.application_logs import ApplicationLogNames
+from embermq.formats.log_record import RecordError
+from embermq.ports.errors import StoreError
+from embermq.ports.known_log import KnownLog
+from embermq.ports.sessions import StoredState
+from embermq.queues.mqtt.tail import enqueue_tail
+from embermq.sessions.state import BrokerState
+from embermq.sessions.tick import Tick
+
+SETTLE_MARGIN_MS = 100
+"""The floor stays behind by more than what is kept to be sent again: of what is below it, Redis does not know any more
+that it had it."""
+
+
+def open_servers(
+    data_dir: Path, settings: Settings, post: Post, rules: RuleSet | None = None
+) -> OpenedBroker:
+    """Open the stores, read them, complete from the log what a crash left. Redis comes first: it knows which log is
+    ours, and how far that went. `rules`: who may do what, None for everybody everything. Raises StartError for settings
+    that cannot be, StoreError."""
+    clock = ClockFile(data_dir)
+    tick = Tick(clock.clock.now_ms(), clock.clock.offset_ms)
+    redis = RedisState(settings.stores.session, settings.redis, post)
+    log_side: KafkaLogSide | None = None
+    try:
+        known = redis.notes.known()
+        log_side = KafkaLogSide(settings, known, post)
+        redis.notes.open(log_side.log_id)
+        stores = _Stores(redis, log_side, known, clock, tick, post)
+        return _read(data_dir, settings, rules, stores)
+    except BaseException as error:
+        redis.abandon()
+        if log_side is not None:
+            log_side.close()
+        if isinstance(error, RecordError):  # damaged, or written by a version that this one does not know
+            raise StoreError(f"cannot read what the stores hold: {error}") from error
+        raise
+
+
+class _Stores(Struct, frozen=True):
+    """What has been opened."""
+
+    redis: RedisState
+    log_side: KafkaLogSide
+    known: KnownLog
+    clock: ClockFile
+    tick: Tick
+    post: Post
+
+
+def _read(data_dir: Path, settings: Settings, rules: RuleSet | None, stores: _Stores) -> OpenedBroker:
+    """Read them into a broker. Raises RecordError, StoreError."""
+    redis, log_side, known, tick, post = (
+        stores.redis,
+        stores.log_side,
+        stores.known,
+        stores.tick,
+        stores.post,
+    )
+    parking = Parking(settings.application, redis.parked)
+    readers = log_side.feed_applications(redis.readers, parking)
+    shared = log_side.share_applications(redis.shared, parking)
+    broker, delivery = make_broker(settings, redis.queue, OwnAndShared(readers, shared), rules, tick)
+    state = broker.state
+
+    queues = open_queues(state, settings, redis.queues, log_side, data_dir, post=post)
+    stored, retained = redis.sessions.load(), redis.sessions.load_retained()
+    stored = _behind_log(stored, known, log_side, max((row.offset + 1 for row in retained), default=0))
+    if settings.queues.enabled:
+        first = redis.queues.log_start() if known.is_any else stored.log_end
+        enqueue_tail(queues.queues.core, tick, log_side.log, first, redis.queues.complete_to)
+    shared.restore(state.share_by_logs(log_side.application_logs, settings.application.shared_partitions))
+    sessions = complete(broker, stored, retained, log_side.log)
+    parking.restore(sessions)
+    recovery = Recovery(state, delivery.device, log_side.log, redis.history)
+    redelivered = recovery.run(stored.dispatcher_floor, lagging(stored))
+
+    state.record_bytes_sure, state.record_objection = log_side.bytes_sure, log_side.objection
+    state.connect_wait_ms = int(settings.session_store.connect_wait_s * 1000)
+    ticks = LogFirstStore(
+        log_side.appender,
+        redis.writer,
+        state,
+        settings.session_store,
+        post,
+        log_end=log_side.log_end,
+        settle_ms=int(settings.redis.settle_s * 1000) + SETTLE_MARGIN_MS,
+        receipts=log_side.receipt_log,
+    )
+    log_side.ticks = ticks
+    redis.before_close = ticks.finish
+    redis.begin()
+    life = _begin_logs(settings, log_side, state, readers, shared, is_first_run=not known.is_any)
+    retention, close_retention = open_retention(data_dir, settings, log_side)
+    return OpenedBroker(
+        broker,
+        delivery,
+        parking,
+        log_side,
+        ticks,
+        redis,
+        retention,
+        partial(
+            call_all, [queues.close, close_retention, redis.queues.close, log_side.close, stores.clock.note]
+        ),
+        redelivered,
+        redis.queues,
+        queues.alerts,
+        stores.clock,
+        life,
+    )
+
+
+def _behind_log(
+    stored: StoredState, known: KnownLog, log_side: KafkaLogSide, retained_end: int
+) -> StoredState:
+    """What Redis holds, with the log as it is. A log that ends before what Redis knows of has lost its end, and goes on
+    elsewhere: no position is used twice. A Redis that has nothing of a log with records is not owed them."""
+    log_side.continue_behind(max(stored.log_end, retained_end))
+    end = log_side.log_end
+    floor = stored.dispatcher_floor if known.is_any else end
+    return replace(stored, dispatcher_floor=floor, log_end=end, generation_reserved=known.generations)
+
+
+def _begin_logs(
+    settings: Settings,
+    log_side: KafkaLogSide,
+    state: BrokerState,
+    readers: FedReaders,
+    shared: SharedReaders,
+    *,
+    is_first_run: bool,
+) -> LogLifecycle:
+    """Logs of APPLICATION clients, beside the message log."""
+    names = ApplicationLogNames(settings.kafka.prefix)
+    life = LogLifecycle(state, log_side.application_logs, names)
+    state.application_logs = readers.life = life
+    life.committed = readers.committed
+    life.shared_committed = shared.committed
+    if state.shared_logs is not None:
+        state.shared_logs.begin()
+    life.restored = readers.restored
+    life.reconcile(may_delete=not is_first_run)
+    return life

@@ -1,0 +1,79 @@
+"""What a lake in a folder needs to come through a loss of power. Spark leaves it to the system when files reach the
+disk, so a commit may be there without the records that it names.
+
+So lake.db names the last commit that was synced, and the boot of the machine. What came later is taken back when the
+machine has started since: nothing went by it, the log still has its records.
+"""
+
+import os
+import re
+from pathlib import Path
+from urllib.parse import unquote
+
+import msgspec
+from msgspec import Struct
+
+LOG = "_delta_log"
+_LAST_CHECKPOINT = "_last_checkpoint"
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+_COMMIT = re.compile(r"\.?(\d{20})\.")
+"""Files of a commit, and the checksums that Hadoop keeps beside them."""
+
+
+class _Added(Struct, frozen=True):
+    path: str
+
+
+class _Action(Struct, frozen=True):
+    """One line of a commit; only what adds a file counts here."""
+
+    add: _Added | None = None
+
+
+def boot() -> str:
+    """Another one after each start of the machine."""
+    return _BOOT.read_text().strip() if _BOOT.exists() else ""
+
+
+def sync_commits(folder: Path, first: int, last: int) -> None:
+    """What the commits `first` to `last` have added, and they themselves, are on disk when it returns."""
+    log = folder / LOG
+    folders = {log, folder, folder.parent}
+    files: list[Path] = []
+    for number in range(first, last + 1):
+        commit = log / f"{number:020}.json"
+        if not commit.exists():  # cleaned away: it is old
+            continue
+        for line in commit.read_bytes().splitlines():
+            added = msgspec.json.decode(line, type=_Action).add
+            if added is not None and (path := folder / unquote(added.path)).exists():
+                files.append(path)
+                folders.add(path.parent)
+        files += log.glob(f"{number:020}.*")
+    if (hint := log / _LAST_CHECKPOINT).exists():
+        files.append(hint)
+    for path in (*files, *folders):
+        _sync(path)
+
+
+def take_back(folder: Path, last: int) -> int:
+    """Remove the commits behind `last`, the newest first, so that a crash leaves no gap; how many files they were."""
+    log = folder / LOG
+    if not log.is_dir():
+        return 0
+    numbered = ((match, file) for file in log.iterdir() if (match := _COMMIT.match(file.name)))
+    later = sorted(((int(match[1]), file) for match, file in numbered if int(match[1]) > last), reverse=True)
+    for _, file in later:
+        file.unlink()
+    if later:
+        (log / _LAST_CHECKPOINT).unlink(missing_ok=True)
+        _sync(log)
+    return len(later)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

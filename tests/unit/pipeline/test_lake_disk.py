@@ -1,0 +1,51 @@
+"""Files of a lake in a folder: synced with their commit, or taken back with it."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from embermq.pipeline.sinks.lake_disk import boot, sync_commits, take_back
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Path:
+    """Four commits with a file each."""
+    folder = tmp_path / "lake"
+    (folder / "_delta_log").mkdir(parents=True)
+    for number in range(4):
+        (folder / f"part {number}.parquet").write_bytes(b"rows")
+        actions = [{"commitInfo": {"operation": "WRITE"}}, {"add": {"path": f"part%20{number}.parquet"}}]
+        text = "\n".join(map(json.dumps, actions))
+        (folder / f"_delta_log/{number:020}.json").write_text(text)
+    for name in (f"{2:020}.checkpoint.parquet", f"{3:020}.crc", f".{3:020}.json.crc", "_last_checkpoint"):
+        (folder / "_delta_log" / name).write_bytes(b"")
+    return folder
+
+
+@pytest.mark.promise("pipeline-2")
+def test_what_commits_have_added_is_synced_with_them(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[str] = []
+    monkeypatch.setattr(os, "fsync", lambda number: synced.append(os.readlink(f"/proc/self/fd/{number}")))
+    sync_commits(lake, 1, 2)
+    names = [Path(path).name for path in synced]
+    assert set(names) == {
+        *("part 1.parquet", "part 2.parquet", "_last_checkpoint", "_delta_log", lake.name, lake.parent.name),
+        *(f"{1:020}.json", f"{2:020}.json", f"{2:020}.checkpoint.parquet"),
+    }
+    assert names.index("part 2.parquet") < names.index("_delta_log")
+
+
+@pytest.mark.promise("pipeline-2")
+def test_later_commits_are_taken_back(lake: Path) -> None:
+    assert take_back(lake, 3) == 0 and (lake / "_delta_log/_last_checkpoint").exists()
+    assert take_back(lake, 1) == 5
+    assert sorted(path.name for path in (lake / "_delta_log").iterdir()) == [f"{0:020}.json", f"{1:020}.json"]
+    assert take_back(lake.parent, 1) == 0, "no lake"
+
+
+def test_a_boot_is_told_from_another() -> None:
+    assert boot() == boot() != ""
