@@ -55,9 +55,9 @@ class LogExtent(Struct, frozen=True):
 def check_stores(settings: Settings) -> list[Finding]:
     """The broker must not run. Raises StoreError or UserError for what would keep it from starting."""
     data_dir = Path(settings.data_dir)
+    check_profile(data_dir, settings)
     if settings.stores.log == SQLITE and not (data_dir / DATABASE).is_file():
         raise UserError(f"{data_dir} is not the data directory of a broker; name it with --data-dir")
-    check_profile(data_dir, settings)
     with held_data_dir(data_dir):
         if settings.stores.log == SQLITE:
             log_id, extent, found = _embedded(data_dir)
