@@ -56,7 +56,8 @@ def test_each_position_is_there_once_whoever_is_killed(
         assert len(set(found)) == len(found), "each once"
         if chance.random() < 0.3:
             places.lake_ledger.unlink()
-    last = DriverProcess(places, SETTINGS)
+    # In few commits: each costs a busy machine seconds.
+    last = DriverProcess(places, msgspec.structs.replace(SETTINGS, max_records_per_batch=2_000))
     drivers.append(last)
     last.wait_for_position("lake", log.end)
     found = rows_in(places, "offset", "payload")
