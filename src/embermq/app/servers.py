@@ -14,6 +14,7 @@ from embermq.app.config import Settings
 from embermq.app.kafka_log import KafkaLogSide
 from embermq.app.log_side import Post
 from embermq.app.opened import OpenedBroker, call_all, make_broker, open_queues, open_retention
+from embermq.app.places_noted import noted_places
 from embermq.app.redis_state import RedisState
 from embermq.delivery.application.fed_readers import FedReaders
 from embermq.delivery.application.log_lifecycle import LogLifecycle
@@ -49,6 +50,8 @@ def open_servers(
     log_side: KafkaLogSide | None = None
     try:
         known = redis.notes.known()
+        if not known.is_any and not settings.kafka.adopt_log:
+            _check_is_new(data_dir, redis.place)
         log_side = KafkaLogSide(settings, known, post)
         redis.notes.open(log_side.log_id)
         stores = _Stores(redis, log_side, known, clock, tick, post)
@@ -60,6 +63,16 @@ def open_servers(
         if isinstance(error, RecordError):  # damaged, or written by a version that this one does not know
             raise StoreError(f"cannot read what the stores hold: {error}") from error
         raise
+
+
+def _check_is_new(data_dir: Path, place: str) -> None:
+    """Raises StoreError for a Redis that knows nothing, when there was one that did."""
+    before = noted_places(data_dir)
+    if before.is_on_servers:
+        raise StoreError(
+            f"stores.session: {place} knows no log, and sessions of this broker are kept in {before.session}: they "
+            "would miss what comes; name that one, or set kafka.adopt_log when what knew of them is lost"
+        )
 
 
 class _Stores(Struct, frozen=True):
