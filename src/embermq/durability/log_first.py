@@ -213,9 +213,9 @@ class LogFirstStore(TickStore):
     # What the next start knows of the log
 
     def _look_at_end(self) -> None:
-        if self._log_end >= self._noted_end + UNKNOWN_RECORDS_MAX or (
-            self._log_end > self._noted_end and self._tick.now_ms - self._noted_ms >= UNKNOWN_MS_MAX
-        ):
+        unknown = self._log_end - self._noted_end
+        is_late = self._tick.now_ms - self._noted_ms >= UNKNOWN_MS_MAX
+        if unknown > 0 and (unknown >= UNKNOWN_RECORDS_MAX or is_late or not self._noted_end):
             self._note()
 
     def _note(self) -> None:
