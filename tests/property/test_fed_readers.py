@@ -1,4 +1,5 @@
-"""APPLICATION delivery from logs of their own: broker, client, pipeline and ticks end at any moment, in any order."""
+"""APPLICATION delivery, from logs of their own and embedded with the log's tail: broker, client, pipeline and ticks end
+at any moment, in any order."""
 
 from __future__ import annotations
 
@@ -8,10 +9,11 @@ from unittest.mock import patch
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from tests.support.hand_driven import HandDrivenBroker, HandLink
+from tests.support.hand_driven import HandDrivenBroker, HandLink, dispatch
 from tests.support.hand_kafka import HandKafka
 
-from embermq.delivery.application import fed_readers
+from embermq.delivery.application import fed_readers, log_tail
+from embermq.delivery.application.fed_readers import FedReaders
 from embermq.delivery.application.settings import ApplicationSettings
 from embermq.model.client_type import ClientType
 from embermq.mqtt.wire.packets import Packet, Puback, Pubcomp, Publish, Pubrec, Pubrel
@@ -19,21 +21,26 @@ from embermq.mqtt.wire.version import ProtocolVersion
 
 SETTINGS = ApplicationSettings(max_poll_records=3, pack_timeout_s=86_400)
 ROUNDS_MAX = 500
+TAIL_BYTES = 1_500
+"""Of a tail: three messages or four."""
 
 
-class Applications(RuleBasedStateMachine):
-    """One client, its log, everything that may go wrong with it but the loss of the log itself."""
+class Client(RuleBasedStateMachine):
+    """One client and its log."""
 
-    def __init__(self) -> None:
+    def __init__(self, kafka: HandKafka | None) -> None:
         super().__init__()
-        self.narrowed = patch.object(fed_readers, "OVERTAKING_MAX", 6)
-        self.narrowed.start()
-        self.kafka = HandKafka()
-        self.hand = HandDrivenBroker(kafka=self.kafka, application=SETTINGS)
+        self.narrowed = [
+            patch.object(fed_readers, "OVERTAKING_MAX", 6),
+            patch.object(log_tail, "BYTES_MAX", TAIL_BYTES),
+        ]
+        for one in self.narrowed:
+            one.start()
+        self.hand = HandDrivenBroker(kafka=kafka, application=SETTINGS)
         self.published: dict[bytes, int] = {}
         """Payload -> QoS."""
-        self.checkpoint = self.batch_end = 0
-        self.unwritten: list[int] = []
+        self.order: list[bytes] = []
+        """As they came for the first time."""
         self.known: set[int] = set()
         """Packet ids of QoS 2 that the client has and whose PUBREL has not come."""
         self.first: Counter[bytes] = Counter()
@@ -71,6 +78,8 @@ class Applications(RuleBasedStateMachine):
             elif isinstance(packet, Pubrel):
                 self.known.discard(packet.packet_id)
                 self.owed.append(Pubcomp(packet.packet_id))
+            if isinstance(packet, Publish) and packet.payload not in self.order:
+                self.order.append(packet.payload)
         self.looked_at = len(self.link.received)
 
     @precondition(lambda self: self.owed)
@@ -111,7 +120,6 @@ class Applications(RuleBasedStateMachine):
         publisher.publishes(topic, *payloads, qos=qos)
         self.hand.settle()
         publisher.leaves()
-        self.kafka.reads(self.hand.log)
 
     @rule()
     def commits_take_long(self) -> None:
@@ -135,11 +143,83 @@ class Applications(RuleBasedStateMachine):
     def time_passes(self, s: int) -> None:
         self.hand.passes(s=s)
 
+    # What holds
+
+    @invariant()
+    def nothing_comes_twice(self) -> None:
+        self.look()
+        for payload, qos in self.published.items():
+            assert self.first[payload] <= 1, f"{payload!r} comes twice"
+            assert qos == 1 or self.got[payload] <= 1
+
+    def teardown(self) -> None:
+        """Everybody does their work: everything has come, and the store keeps nothing that is settled."""
+        try:
+            if self.hand.held:
+                self.commits_are_done()
+            self.dispatch_all()
+            for _ in range(ROUNDS_MAX):
+                self.look()
+                if not self.owed:
+                    break
+                self.answer_all()
+            self.hand.passes(s=6)
+            self.look()
+            assert {payload for payload, count in self.got.items() if count} == set(self.published)
+            assert self.hand.store.marks == {}
+            self.ends()
+        finally:
+            for one in self.narrowed:
+                one.stop()
+
+    def dispatch_all(self) -> None:
+        """The pipeline does its work."""
+        raise NotImplementedError
+
+    def ends(self) -> None:
+        """What holds then besides."""
+
+
+class EmbeddedApplications(Client):
+    """Records come by the log's tail, which is short, and by the pipeline; in order, by whichever."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+
+    @precondition(lambda self: not self.hand.held)
+    @rule(data=st.data())
+    def dispatches(self, data: st.DataObject) -> None:
+        complete = self.hand.application_log.complete
+        dispatch(self.hand, until=data.draw(st.integers(complete, self.hand.store.log_end)))
+
+    def dispatch_all(self) -> None:
+        dispatch(self.hand)
+
+    @invariant()
+    def all_come_in_order(self) -> None:
+        self.look()
+        assert self.order == sorted(self.order, key=int)
+
+    def ends(self) -> None:
+        assert isinstance(self.hand.applications, FedReaders)
+        assert self.hand.applications.log_end.bytes == 0
+
+
+class Applications(Client):
+    """Everything that may go wrong but the loss of the log itself."""
+
+    def __init__(self) -> None:
+        self.kafka = HandKafka()
+        self.checkpoint = self.batch_end = 0
+        self.unwritten: list[int] = []
+        super().__init__(self.kafka)
+
     # The pipeline
 
     @precondition(lambda self: not self.unwritten)
     @rule(data=st.data())
     def plans(self, data: st.DataObject) -> None:
+        self.kafka.reads(self.hand.log)
         self.batch_end = data.draw(st.integers(self.checkpoint, len(self.kafka.sources)))
         self.unwritten = list(range(self.checkpoint, self.batch_end))
 
@@ -166,39 +246,13 @@ class Applications(RuleBasedStateMachine):
         self.checkpoint = data.draw(st.integers(0, self.checkpoint))
         self.pipeline_is_killed()
 
-    # What holds
-
-    @invariant()
-    def nothing_comes_twice(self) -> None:
-        self.look()
-        for payload, qos in self.published.items():
-            assert self.first[payload] <= 1, f"{payload!r} comes twice"
-            assert qos == 1 or self.got[payload] <= 1
-
-    def teardown(self) -> None:
-        """Everybody does their work: everything has come, and the store keeps nothing that is settled."""
-        try:
-            self.ends()
-        finally:
-            self.narrowed.stop()
-
-    def ends(self) -> None:
-        """See `teardown`."""
-        if self.hand.held:
-            self.commits_are_done()
-        end = len(self.kafka.sources)
-        self.kafka.carry(*range(self.checkpoint, end))
+    def dispatch_all(self) -> None:
+        self.kafka.reads(self.hand.log)
+        self.kafka.carry(*range(self.checkpoint, len(self.kafka.sources)))
         self.kafka.report()
         self.hand.settle()
-        for _ in range(ROUNDS_MAX):
-            self.look()
-            if not self.owed:
-                break
-            self.answer_all()
-        self.hand.passes(s=6)
-        self.look()
-        assert {payload for payload, count in self.got.items() if count} == set(self.published)
-        assert self.hand.store.marks == {}
+
+    def ends(self) -> None:
         (position,) = self.hand.store.positions.values()
         topic = self.kafka.log_of("app")
         assert position.positions.base_offset == position.positions.committed_offset == topic.end
@@ -208,3 +262,5 @@ class Applications(RuleBasedStateMachine):
 
 Applications.TestCase.settings = settings(stateful_step_count=40)
 TestApplications = Applications.TestCase
+EmbeddedApplications.TestCase.settings = settings(stateful_step_count=40)
+TestEmbeddedApplications = EmbeddedApplications.TestCase

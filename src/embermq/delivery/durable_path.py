@@ -35,6 +35,12 @@ class DurablePath(DeliveryPath):
     def deliver(self, session: Session, receiver: Receiver, accepted: Accepted) -> None:
         self.device.deliver(session, receiver, accepted)
 
+    def deliver_stamped(self, receiver: Receiver, accepted: Accepted) -> None:
+        self.applications.deliver(receiver, accepted)
+
+    def delivered(self, log_end: int) -> None:
+        self.applications.delivered(log_end)
+
     def deliver_retained(self, session: Session, receiver: Receiver, message: Message, record: bytes) -> None:
         self.device.deliver_retained(session, receiver, message, record)
 

@@ -355,7 +355,8 @@ class Publishing:
         stored yet is told when it is."""
         later = None if receipt.whole else batch.after_commit
         if batch.record_bytes <= PART_BYTES:
-            self._hand_on(batch.accepted, receipt.base_offset, later)
+            offset = self._hand_on(batch.accepted, receipt.base_offset, later)
+            self._state.durable.delivered(offset)
             return
         part: list[Accepted] = []
         part_bytes, offset = 0, receipt.base_offset
@@ -366,7 +367,7 @@ class Publishing:
                 offset = self._hand_on(part, offset, later)
                 self._tick.flush()
                 part, part_bytes = [], 0
-        self._hand_on(part, offset, later)
+        self._state.durable.delivered(self._hand_on(part, offset, later))
 
     def _hand_on(self, part: list[Accepted], base_offset: int, later: list[WaitingCall] | None) -> int:
         """Returns the offset behind the part. `later` gets what waits for an owner's data; None: that is stored."""
@@ -409,7 +410,9 @@ class Publishing:
                 else:
                     direct.deliver(receiver.session, receiver, accepted)
             for receiver in match.applications:
-                if not receiver.qos:
+                if receiver.qos:
+                    durable.deliver_stamped(receiver, accepted)
+                else:
                     direct.deliver(receiver.session, receiver, accepted)
             for group in match.groups:
                 if not group.stamped:

@@ -66,13 +66,12 @@ class ApplicationFeed(ABC):
     def release(self, size: int) -> None:
         """So many bytes of entries are needed no more."""
 
-    @property
-    def has_more(self) -> bool:
-        """Whether there is something to `pull`."""
+    def has_more(self, offset: int) -> bool:
+        """Whether there may be something to `pull` from there on."""
         return False
 
-    def pull(self, limit: int) -> tuple[list[FeedEntry], int]:
-        """The next entries, at most so many, and the offset below which everything has come."""
+    def pull(self, offset: int, limit: int) -> tuple[list[FeedEntry], int]:
+        """The next entries from `offset` on, at most so many, and the offset below which everything has come."""
         raise NotImplementedError
 
     @abstractmethod

@@ -20,6 +20,14 @@ class DeliveryPath(ABC):
     def deliver(self, session: Session, receiver: Receiver, accepted: Accepted) -> None:
         """A message for the session; `accepted.offset` is set for what the log holds."""
 
+    def deliver_stamped(self, receiver: Receiver, accepted: Accepted) -> None:
+        """A message that its record is stamped with the session for; it comes by the pipeline, too."""
+        return
+
+    def delivered(self, log_end: int) -> None:
+        """Every record below it has been handed on."""
+        return
+
     @abstractmethod
     def deliver_retained(self, session: Session, receiver: Receiver, message: Message, record: bytes) -> None:
         """A retained message for a new subscription."""

@@ -6,6 +6,7 @@ import pytest
 from tests.support.hand_driven import HandDrivenBroker, HandLink, dispatch, numbered
 from tests.support.hand_kafka import HandKafka
 
+from embermq.delivery.application import log_tail
 from embermq.delivery.application.settings import ApplicationSettings
 from embermq.formats.log_record import iter_frames
 from embermq.model.client_type import ClientType
@@ -18,12 +19,15 @@ APPLICATION = ClientType.APPLICATION
 
 
 @pytest.fixture
-def embedded() -> HandDrivenBroker:
+def embedded(monkeypatch: pytest.MonkeyPatch) -> HandDrivenBroker:
+    """What comes by the pipeline alone."""
+    monkeypatch.setattr(log_tail, "BYTES_MAX", 0)
     return HandDrivenBroker(application=ApplicationSettings(max_poll_records=10))
 
 
 @pytest.fixture(params=["embedded", "kafka"])
-def hand(request: pytest.FixtureRequest) -> HandDrivenBroker:
+def hand(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> HandDrivenBroker:
+    monkeypatch.setattr(log_tail, "BYTES_MAX", 0)
     kafka = HandKafka() if request.param == "kafka" else None
     return HandDrivenBroker(application=ApplicationSettings(max_poll_records=10), kafka=kafka)
 

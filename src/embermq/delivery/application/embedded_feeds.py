@@ -29,7 +29,7 @@ class EmbeddedFeeds(ApplicationFeeds):
         self.trouble = ""
 
     def open(self, log: str, starts: Mapping[int, int], taker: FeedTaker) -> ApplicationFeed:
-        return EmbeddedFeed(self, int(log), starts[0])
+        return EmbeddedFeed(self, int(log))
 
     def fetch(self, log: str, offsets: Collection[int]) -> Mapping[int, FeedEntry]:
         bodies = self.bodies(int(log))
@@ -58,29 +58,24 @@ class EmbeddedFeeds(ApplicationFeeds):
 class EmbeddedFeed(ApplicationFeed):
     """One log that is read for one client."""
 
-    def __init__(self, feeds: EmbeddedFeeds, generation: int, start: int) -> None:
+    def __init__(self, feeds: EmbeddedFeeds, generation: int) -> None:
         self._feeds = feeds
         self._generation = generation
         self._bodies = feeds.bodies(generation)
-        self._next_offset = start
 
-    @property
-    def has_more(self) -> bool:
-        return self._next_offset < self._feeds.complete
+    def has_more(self, offset: int) -> bool:
+        return offset < self._feeds.complete
 
-    def pull(self, limit: int) -> tuple[list[FeedEntry], int]:
+    def pull(self, offset: int, limit: int) -> tuple[list[FeedEntry], int]:
         feeds = self._feeds
         try:
-            found = feeds.log.read(self._generation, self._next_offset, limit)
+            found = feeds.log.read(self._generation, offset, limit)
             entries = self._with_records(found)
         except StoreError as error:
             feeds.trouble = str(error)
-            return [], self._next_offset
-        if entries:
-            self._next_offset = entries[-1].offset + 1
-        if len(entries) == len(found) < limit:
-            self._next_offset = max(self._next_offset, feeds.complete)
-        return entries, self._next_offset
+            return [], offset
+        come_to = entries[-1].offset + 1 if entries else offset
+        return entries, max(come_to, feeds.complete) if len(entries) == len(found) < limit else come_to
 
     def _with_records(self, offsets: list[int]) -> list[FeedEntry]:
         """As many as one tick may put on a link."""

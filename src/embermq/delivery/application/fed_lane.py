@@ -82,6 +82,13 @@ class FedLane(LogLane):
         take = self.positions.take_moved if entry.is_moved else self.positions.take
         return packed if take(at, source) and at >= self.resumed_to else None
 
+    def receive_live(self, entries: list[PackEntry]) -> None:
+        """Entries that did not come by the feed."""
+        take = self.positions.take
+        self.waiting.extend(
+            one for one in entries if take(one.offset, one.source) and one.offset >= self.resumed_to
+        )
+
     def next_pack(self, room: int, bytes_max: int) -> tuple[list[PackEntry], int]:
         """What may be sent now, and the bytes that the feed may bring more; what another session has got meanwhile is
         passed over."""

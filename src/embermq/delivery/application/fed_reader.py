@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from embermq.delivery.application.fed_lane import FedLane
+from embermq.delivery.application.log_tail import LogTail
 from embermq.delivery.application.positions import Positions, SourceOffsets
 from embermq.delivery.application.start_position import StartPosition
 from embermq.delivery.application.window import PackEntry
@@ -35,7 +36,17 @@ class ReaderOwner(Protocol):
 class FedReader(FedLane, FeedTaker):
     """Reads the application log of one connected session, whose log is partition 0."""
 
-    __slots__ = ("_owner", "feed", "known", "last_packet_id", "place", "resend", "trimmed_to", "written_base")
+    __slots__ = (
+        "_owner",
+        "feed",
+        "known",
+        "last_packet_id",
+        "place",
+        "resend",
+        "tail",
+        "trimmed_to",
+        "written_base",
+    )
 
     def __init__(self, owner: ReaderOwner, session: Session, log: str, standing: StartPosition) -> None:
         stored, marks = standing.place.positions, standing.marks
@@ -55,6 +66,8 @@ class FedReader(FedLane, FeedTaker):
         self.known: set[int] = set()
         """What comes of them is a repeat, whatever positions say."""
         self.feed: ApplicationFeed
+        self.tail: LogTail | None = None
+        """Where the log's end is handed on."""
         self.written_base = self.trimmed_to = stored.base_offset
 
     # From the feed
@@ -68,16 +81,32 @@ class FedReader(FedLane, FeedTaker):
             self.feed.release(freed)
         self._owner.came(self)
 
+    @property
+    def has_more(self) -> bool:
+        """Whether there may be something to `pull`."""
+        return self.feed.has_more(self.read_to) or (
+            self.tail is not None and self.tail.has_more(self.read_to)
+        )
+
     def pull(self, limit: int) -> None:
         """Ask for what is there, until something waits for the client."""
-        while self.feed.has_more and not self.waiting:
-            entries, end = self.feed.pull(limit)
-            if entries:
-                self.receive(entries)
-            if end == self.read_to and not entries:
-                return  # it cannot be read now
+        while not self.waiting:
+            begun_at, tail = self.read_to, self.tail
+            if tail is not None and tail.has_more(begun_at):
+                packed, end = tail.take(begun_at, limit)
+                self.receive_live(packed)
+            elif self.feed.has_more(begun_at):
+                entries, end = self.feed.pull(begun_at, limit)
+                if entries:
+                    self.receive(entries)
+                if tail is not None:
+                    tail.forget_below(end)
+            else:
+                return
             self.read_to = max(self.read_to, end)
             self.follow()
+            if self.read_to == begun_at:
+                return  # it cannot be read now
 
     def gone(self, reason: str) -> None:
         self._owner.gone(self, reason)
@@ -112,3 +141,5 @@ class FedReader(FedLane, FeedTaker):
         """Nothing comes any more."""
         self.feed.close()
         self.clear()
+        if self.tail is not None:
+            self.tail.clear()

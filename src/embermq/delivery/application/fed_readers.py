@@ -18,6 +18,7 @@ from embermq.delivery.application.fed_reader import FedReader
 from embermq.delivery.application.lane import NOTHING, LogLane
 from embermq.delivery.application.log_lifecycle import CommittedFound
 from embermq.delivery.application.log_place import LogPlace, LogProvider, PartOfLog
+from embermq.delivery.application.log_tail import LogTail, TailsEnd
 from embermq.delivery.application.marked_records import CutSearch, MarkedRecords
 from embermq.delivery.application.parking import Parking
 from embermq.delivery.application.readers import ApplicationDelivery
@@ -42,8 +43,10 @@ from embermq.ports.application_logs import FoundLog, Place
 from embermq.ports.errors import StoreError
 from embermq.ports.reader_positions import StoredReader
 from embermq.ports.source_records import FoundRecords
+from embermq.routing.router import Receiver
 from embermq.sessions.session import Delivery, Session
 from embermq.sessions.state import BrokerState
+from embermq.sessions.tick import Accepted
 
 LOG = logging.getLogger("embermq")
 Fetched = Callable[[FoundRecords | StoreError], None]
@@ -78,6 +81,9 @@ class FedReaders(ApplicationDelivery):
         self._partly_free: set[Session] = set()
         """With something that waits, and room in windows of which most is under way."""
         self._state: BrokerState
+        self.log_end = TailsEnd()
+        self._handed: set[Session] = set()
+        """Whose tails have got something since the log was handed on last."""
         own = place.own
         self._rounds = None if own is None else Rounds(self, self._window, own.progress, own.logs)
         parking.begin_tick = self._begin_tick
@@ -395,7 +401,25 @@ class FedReaders(ApplicationDelivery):
             session.resend.extend(resend)
         if session.link is not None:
             self._window.begin(reader, session.link)
+        if self.offsets_are_sources:
+            # What is being handed on at this moment may be below it: that comes by the feed.
+            reader.tail = LogTail(self.log_end, self._state.log_end)
         reader.feed = self._place.feeds.open(reader.log, {0: reader.read_to}, reader)
+
+    # The log's end
+
+    def deliver(self, receiver: Receiver, accepted: Accepted) -> None:
+        reader = self._readers.get(receiver.session)
+        if reader is not None and reader.tail is not None:
+            reader.tail.deliver(receiver, accepted)
+            self._handed.add(receiver.session)
+
+    def delivered(self, log_end: int) -> None:
+        self.log_end.offset = log_end
+        if self._handed:
+            handed, self._handed = self._handed, set()
+            for session in handed:
+                self.pump(session)
 
     # A client goes
 
@@ -404,6 +428,7 @@ class FedReaders(ApplicationDelivery):
         if waiting is not None and waiting.marked is not None:
             waiting.marked.close()
         self._ready.pop(session, None)
+        self._handed.discard(session)
         self._partly_free.discard(session)
         reader = self._readers.pop(session, None)
         if reader is not None:
@@ -480,7 +505,7 @@ class FedReaders(ApplicationDelivery):
             delivery.message = NOTHING  # it may keep its place for long behind one that is not acknowledged
             if session.has_room_again:
                 self.pump(session)
-            elif reader.waiting or reader.feed.has_more:
+            elif reader.waiting or reader.has_more:
                 self._partly_free.add(session)
 
     def released(self, session: Session, delivery: Delivery) -> None:

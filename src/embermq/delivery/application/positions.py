@@ -186,11 +186,9 @@ class Positions:
 
 class SourceOffsets(Positions):
     """Of a log whose offsets are the source positions: nothing comes late, and what comes again, wherever from, stands
-    below what has come."""
+    below what has been read, and is not read."""
 
     def take(self, at: int, position: int) -> bool:
-        if at < self._next:
-            return False
         self._next = at + 1
         return self._is_due(at)
 

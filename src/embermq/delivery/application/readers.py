@@ -6,8 +6,10 @@ All calls are made on the broker's thread, and none waits.
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
+from embermq.routing.router import Receiver
 from embermq.sessions.session import Delivery, Session
 from embermq.sessions.state import BrokerState
+from embermq.sessions.tick import Accepted
 
 
 class ApplicationDelivery(ABC):
@@ -59,6 +61,14 @@ class ApplicationDelivery(ABC):
     @abstractmethod
     def pump(self, session: Session) -> None:
         """Send the next pack if there is room for it."""
+
+    def deliver(self, receiver: Receiver, accepted: Accepted) -> None:
+        """A record that is stamped for the session is committed."""
+        return
+
+    def delivered(self, log_end: int) -> None:
+        """Every record below it has been told of."""
+        return
 
     @abstractmethod
     def settled(self, session: Session, delivery: Delivery) -> None:
