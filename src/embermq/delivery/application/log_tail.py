@@ -14,8 +14,9 @@ from embermq.delivery.application.window import PackEntry
 from embermq.routing.router import Receiver
 from embermq.sessions.tick import Accepted
 
-BYTES_MAX = 1024 * 1024
-"""Of one tail."""
+BYTES_MAX = 8 * 1024 * 1024
+"""Of one tail. It has to hold more than what is stored in the time that the pipeline needs, or a reader that was behind
+never gets to its begin."""
 TOTAL_BYTES_MAX = 64 * 1024 * 1024
 ENTRY_BYTES = 300
 """What an entry takes besides its record."""
