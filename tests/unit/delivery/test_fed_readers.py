@@ -23,12 +23,10 @@ from embermq.mqtt.wire.packets import (
     Publish,
     Pubrec,
     Pubrel,
-    Subscribe,
-    Subscription,
 )
 from embermq.mqtt.wire.properties import Properties
 from embermq.mqtt.wire.reason_codes import ReasonCode
-from embermq.ports.tick_store import Logged
+from embermq.ports.tick_store import Logged, Stored
 from embermq.sessions.settings import MqttSettings
 
 APPLICATION = ClientType.APPLICATION
@@ -584,12 +582,19 @@ def test_a_pack_waits_for_what_is_stored_of_its_session_and_of_no_other(kafka: H
     slow, other = comes(hand, "slow"), comes(hand, "other")
     publishes(hand, b"message")
     sessions.held = True
-    slow.does(Subscribe(1, (Subscription("u/#", 1),)))
-    hand.settle()
+    asked: set[int] = set()
+    when_stored = hand.ticks.when_stored
+
+    def asks(generation: int, call: Stored) -> None:
+        asked.add(generation)
+        when_stored(generation, call)
+
+    hand.ticks.when_stored = asks  # type: ignore[method-assign]
     kafka.carry(0)
     hand.settle()
-    assert (slow.payloads, other.payloads) == ([], [b"message"])
+    assert (slow.payloads, other.payloads) == ([], [])
+    assert asked == {hand.state.sessions[name].generation for name in ("slow", "other")}
     sessions.held = False
     hand.settle()
-    assert slow.payloads == [b"message"]
+    assert (slow.payloads, other.payloads) == ([b"message"], [b"message"])
     sessions.close()
