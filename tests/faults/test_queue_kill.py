@@ -73,7 +73,7 @@ async def lives(broker: BrokerProcess, random: Random, library: str) -> None:
         await wait_for(lambda each=each: each.client is not None)  # type: ignore[misc]
     redriving = asyncio.create_task(redrive(broker))
     is_on_servers = "stores.log" in broker.settings  # nothing is written to files there
-    for kind in ["send"] * 2 if is_on_servers else random.sample(list(STEPS), len(STEPS)):
+    for kind in ["send"] * 4 if is_on_servers else random.sample(list(STEPS), len(STEPS)):
         broker.kill()
         at = str(random.randint(*STEPS[kind]))
         broker.env = {"LD_PRELOAD": library, "DYING_BEFORE": kind, "DYING_AT": at}
