@@ -197,6 +197,26 @@ def test_all_that_is_asked_may_be_repeated(servers: ServersStores) -> None:
     assert not servers.link.refused
 
 
+@pytest.mark.parametrize("most", range(6))
+def test_nothing_goes_back_when_only_the_first_of_it_is_repeated(servers: ServersStores, most: int) -> None:
+    """As when the broker is killed while it sends again what it had no answer to."""
+    asked = servers.link.asked
+    servers.write(
+        application_positions={1: ReaderPosition("log", 3, StoredPositions(1, 2))},
+        application_marks=[ApplicationMark(1, 4, 9, QueueState.SENT, 44)],
+        shared=SharedWrites(
+            positions={(7, 0): StoredPositions(0, 3)}, marks=[SharedMark(7, 0, 4, 0, 0, QueueState.DONE)]
+        ),
+    )
+    servers.write(
+        application_positions={1: ReaderPosition("log", 4, StoredPositions(1, 5))},
+        shared=SharedWrites(positions={(7, 0): StoredPositions(0, 5)}),
+    )
+    before = everything(servers)
+    servers.link.repeat(servers.link.asked - asked, most)
+    assert everything(servers) == before
+
+
 def test_what_is_another_s_stays_as_it_is(servers: ServersStores) -> None:
     """Another broker has the session and the group by now."""
     servers.raw.command(OF_OLD, "SET", OF_OLD, '{"epoch":1,"generation":50,"x":1}')

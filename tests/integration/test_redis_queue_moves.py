@@ -11,7 +11,9 @@ from queue import SimpleQueue
 import pytest
 from tests.contracts.servers_stores import ServersStores
 
+from embermq.adapters.redis.queue_calls import ROWS_MAX
 from embermq.formats.log_record import decode_record, encode_record
+from embermq.formats.redis_queues import moved_field, queue_keys
 from embermq.model.message import Message
 from embermq.model.tick_writes import TickWrites
 from embermq.queues.consumer import Newcomer
@@ -208,6 +210,100 @@ def test_a_deleted_queue_does_not_come_back_with_what_was_settled(stores: Server
     assert key not in stores.all_keys()
     kill(stores)
     assert Life(stores).core.find("work") is None
+
+
+@pytest.mark.parametrize("ticks", [1, 2])
+def test_a_queue_made_again_under_its_name_has_nothing_of_the_one_before(
+    stores: ServersStores, ticks: int
+) -> None:
+    """The log has that still, above the floor."""
+    life = Life(stores)
+    life.core.join("work", "g", Newcomer("cg", 1, 10), life.now_ms)
+    life.commit(b"one")
+    (message_id,) = life.run()
+    life.settle_one(Verb.ACK, "g", message_id)
+    life.commit()
+    assert life.core.delete("work")
+    if ticks == 2:
+        life.commit()
+    life.core.open_group("work", "h", life.now_ms)
+    life.commit()
+    life.settle()
+    kill(stores)
+    life = Life(stores)
+    assert not life.places()
+    life.commit(b"two")
+    life.settle()
+    kill(stores)
+    assert Life(stores).places() == {("h", b"two"): 1}
+
+
+def test_a_queue_that_is_made_by_many_messages_loses_none_of_them(stores: ServersStores) -> None:
+    """It may be killed between two of the calls that they need, and takes the others from the log."""
+    texts = [b"%d" % number for number in range(ROWS_MAX + 1)]
+    answers = 0
+    while True:
+        life = Life(stores, answers)
+        try:
+            life.commit(*texts)
+            life.settle()
+        except Killed:
+            kill(stores)
+        else:
+            break
+        queue = Life(stores).core.find("work")
+        assert (len(queue.entries) if queue is not None else 0) == stores.in_process.end
+        _clear(stores)
+        answers += 1
+    assert answers > 2
+
+
+@pytest.mark.parametrize("most", range(4))
+def test_a_message_is_there_once_when_only_the_first_calls_are_repeated(
+    stores: ServersStores, most: int
+) -> None:
+    """As when the broker is killed while it sends again what it had no answer to."""
+    life = Life(stores)
+    life.core.open_group("work", "g", life.now_ms)
+    asked = stores.link.asked
+    for text in TEXTS:
+        life.commit(text)
+    life.settle()
+    stores.link.repeat(stores.link.asked - asked, most)
+    kill(stores)
+    assert Life(stores).places() == dict.fromkeys((("g", text) for text in TEXTS), 1)
+
+
+def test_a_queue_that_only_gets_letters_forgets_from_where(stores: ServersStores) -> None:
+    """That they have left there is known a moment later, and nothing else may ever be stored of it."""
+    life = Life(stores)
+    life.core.join("work", "g", Newcomer("cg", 1, 10), life.now_ms)
+    for text in TEXTS:
+        life.commit(text)
+        (message_id,) = life.run()
+        life.settle_one(Verb.REJECT, "g", message_id)
+        life.commit()
+        life.settle()
+    key = queue_keys("dlq/work").progress
+    assert stores.raw.command(key, "HLEN", key) == 2, "how far it is complete, and the newest"
+
+
+def test_very_much_to_forget_is_forgotten_bit_by_bit(stores: ServersStores) -> None:
+    """A script takes some thousand words of a kind at most."""
+    life = Life(stores)
+    life.commit(*TEXTS)
+    life.settle()
+    key = queue_keys("work").progress
+    for first in range(0, 9_000, 1_000):
+        words = [word for number in range(first, first + 1_000) for word in (moved_field(7, number, 1), "[]")]
+        stores.raw.command(key, "HSET", key, *words)
+    kill(stores)
+    life = Life(stores)
+    for number in range(9_000 // ROWS_MAX):
+        life.commit(b"%d" % number)
+        life.settle()
+    assert not stores.link.refused
+    assert stores.raw.command(key, "HLEN", key) == 1
 
 
 def _judge(stores: ServersStores, expected: set[tuple[str, bytes]]) -> None:

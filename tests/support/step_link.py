@@ -50,9 +50,9 @@ class StepLink(RedisLink):
     def forget_settled(self, before_s: float) -> None:
         """Nothing is kept."""
 
-    def repeat(self, last: int) -> None:
-        """The last operations take effect once more, in their order."""
-        for key, words in self._asked[-last:]:
+    def repeat(self, last: int, most: int | None = None) -> None:
+        """The last operations take effect once more, in their order; at `most` so many of them, then we die."""
+        for key, words in self._asked[-last:][:most]:
             self._answer(key, words)
 
     def return_(self) -> None:

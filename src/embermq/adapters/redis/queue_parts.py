@@ -75,6 +75,8 @@ class _Gathering:
         self._within = {to: move for to, move in moves.items() if move.source == move.target}
         self._across = {to: move for to, move in moves.items() if move.source != move.target}
         self._apart = {move.source for move in self._across.values()} | {to for to, _ in self._across}
+        self._made: dict[int, QueueCall] = {}
+        """By generation, what puts queues that were not there."""
         self._end()
         self._put_queues()
         incoming = self._put_messages(base, records)
@@ -82,11 +84,7 @@ class _Gathering:
             self._bring(self.parts[generation], rows)
         self._mark_and_remove()
         for part in self.parts.values():
-            finished, calls = part.owner.finished, part.first.calls or part.last.calls
-            if finished and calls:
-                for name in finished:
-                    calls[0].progress += (name, b"")
-                finished.clear()
+            _forget_finished(part)
 
     def _part(self, generation: int) -> Part | None:
         """None when the queue is not there any more."""
@@ -110,10 +108,13 @@ class _Gathering:
     def _put_queues(self) -> None:
         writes = self._writes
         for row in writes.queues.values():
-            self._owners.take(row)
+            is_stored = self._owners.take(row).is_stored
             part = self._part(row.generation)
             assert part is not None
-            part.first.room().row = encode_queue(row)
+            call = part.first.room()
+            call.row = encode_queue(row)
+            if not is_stored:
+                self._made[row.generation] = call
         for generation, group in writes.ended_groups:
             part = self._part(generation)
             if part is not None and not part.is_ended:
@@ -140,6 +141,12 @@ class _Gathering:
             else:
                 others.append((generation, number, row))
         published.sort(key=_offset)
+        firsts = {row.queue: offset for offset, _, row, _ in reversed(published)}
+        for (
+            generation,
+            call,
+        ) in self._made.items():  # what the log has before is of earlier queues of that name
+            call.upto = firsts.get(generation, base + len(records))
         ids = dict(writes.dedup_ids)
         for offset, number, row, body in published:
             part = self._part(row.queue)
@@ -214,6 +221,16 @@ class _Gathering:
             owner.unfinished.clear()
             if part.moved and not part.is_ended:
                 part.last.note_moved(owner.moved)
+
+
+def _forget_finished(part: Part) -> None:
+    """Not all at once: one tick alone rarely adds more than goes here."""
+    calls: list[QueueCall] | list[Chunk] = part.first.calls or part.last.calls or part.chunks
+    if calls:
+        finished = part.owner.finished
+        for name in finished[:ROWS_MAX]:
+            calls[0].progress += (name, b"")
+        del finished[:ROWS_MAX]
 
 
 def _messages(writes: QueueWrites) -> Iterator[tuple[Place, EntryRow | DelayedRow]]:

@@ -17,7 +17,11 @@ for at = claims_at, #ARGV, 3 do
   end
 end
 for at = 3, claims_at - 1, 3 do
-  call('HSET', KEYS[2], ARGV[at], ARGV[at + 1])
-  call('ZREMRANGEBYLEX', KEYS[3], '[' .. ARGV[at] .. ':', '(' .. ARGV[at + 2])
+  local place = call('HGET', KEYS[2], ARGV[at])
+  local before = place and tonumber(string.match(place, '^{"committed":(%d+),')) or 0
+  if tonumber(string.match(ARGV[at + 1], '^{"committed":(%d+),')) >= before then -- else it is done again
+    call('HSET', KEYS[2], ARGV[at], ARGV[at + 1])
+    call('ZREMRANGEBYLEX', KEYS[3], '[' .. ARGV[at] .. ':', '(' .. ARGV[at + 2])
+  end
 end
 return 1

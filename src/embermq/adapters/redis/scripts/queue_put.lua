@@ -41,6 +41,11 @@ local function list()
   return first, last
 end
 
+local function is_behind(field, value) -- done again, before what followed it is: that was done, too
+  local held = (field == 'upto' or field == 'moved') and call('HGET', KEYS[7], field)
+  return held and tonumber(held) > tonumber(value)
+end
+
 local first, last
 local gone = {}
 for key = 2, 7 do
@@ -50,7 +55,7 @@ for key = 2, 7 do
   for i = first, last, 2 do
     if ARGV[i + 1] == '' then
       table.insert(gone[key], ARGV[i])
-    else
+    elseif not (key == 7 and is_behind(ARGV[i], ARGV[i + 1])) then
       sets[#sets + 1] = ARGV[i]
       sets[#sets + 1] = ARGV[i + 1]
     end

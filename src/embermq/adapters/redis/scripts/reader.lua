@@ -24,11 +24,11 @@ for at = 4, #ARGV, 2 do
     call('HSET', KEYS[2], ARGV[at], value)
   end
 end
-if ARGV[3] == '' then
+local committed = tonumber(string.match(ARGV[3], '^{"committed":(%d+),'))
+if not committed or committed < before then -- no place, or it is done again: what is below `before` is gone
   return 1
 end
 call('HSET', KEYS[2], 'place', ARGV[3])
-local committed = tonumber(string.match(ARGV[3], '^{"committed":(%d+),'))
 local settled, marks = {}, call('HLEN', KEYS[2]) - 1
 if marks > 0 and committed - before <= marks then -- nothing stands below `before`
   for offset = before, committed - 1 do
