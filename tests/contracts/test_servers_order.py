@@ -18,7 +18,7 @@ from embermq.formats.redis_layout import client_keys
 from embermq.model.application_positions import ReaderPosition, StoredPositions
 from embermq.model.client_type import ClientType
 from embermq.model.message import Message
-from embermq.model.parked_message import ParkedMessage, ParkedStage, ParkedState
+from embermq.model.parked_message import ParkedChange, ParkedMessage, ParkedStage, ParkedState
 from embermq.model.session import SessionRow
 from embermq.model.session_writes import QUEUE_SEQ_STEP, QueueMark, QueueRow, QueueState
 from embermq.model.shared_logs import SharedGroupRow, SharedMark, SharedWrites
@@ -197,24 +197,53 @@ def test_all_that_is_asked_may_be_repeated(servers: ServersStores) -> None:
     assert not servers.link.refused
 
 
-@pytest.mark.parametrize("most", range(6))
+@pytest.mark.parametrize("most", range(12))
 def test_nothing_goes_back_when_only_the_first_of_it_is_repeated(servers: ServersStores, most: int) -> None:
     """As when the broker is killed while it sends again what it had no answer to."""
     asked = servers.link.asked
+    at, second = PARKED.at, replace(PARKED, at=replace(PARKED.at, number=2, qos=2))
     servers.write(
         application_positions={1: ReaderPosition("log", 3, StoredPositions(1, 2))},
-        application_marks=[ApplicationMark(1, 4, 9, QueueState.SENT, 44)],
+        application_marks=[ApplicationMark(1, offset, 9, QueueState.SENT, 44) for offset in (4, 5)],
+        parked=[PARKED, second],
         shared=SharedWrites(
-            positions={(7, 0): StoredPositions(0, 3)}, marks=[SharedMark(7, 0, 4, 0, 0, QueueState.DONE)]
+            positions={(7, 0): StoredPositions(0, 3)},
+            marks=[SENT, SharedMark(7, 0, 5, 0, 0, QueueState.DONE)],
         ),
     )
     servers.write(
+        parked=[
+            ParkedChange(replace(at, stage=ParkedStage.DUE)),
+            ParkedChange(replace(second.at, stage=ParkedStage.DELETED)),
+        ],
+        application_marks=[ApplicationMark(1, 5, 9, QueueState.RELEASED)],
+    )
+    servers.write(
         application_positions={1: ReaderPosition("log", 4, StoredPositions(1, 5))},
-        shared=SharedWrites(positions={(7, 0): StoredPositions(0, 5)}),
+        parked=[ParkedChange(replace(at, stage=ParkedStage.UNDER_WAY, state=QueueState.RELEASED))],
+        shared=SharedWrites(
+            positions={(7, 0): StoredPositions(0, 4)},
+            marks=[replace(SENT, state=QueueState.RELEASED, record=b"")],
+        ),
     )
     before = everything(servers)
+    assert len(before) == 5
     servers.link.repeat(servers.link.asked - asked, most)
     assert everything(servers) == before
+    assert not servers.link.refused
+
+
+@pytest.mark.parametrize("most", range(4))
+def test_a_packet_id_that_was_released_does_not_come_back(servers: ServersStores, most: int) -> None:
+    """The client may use it for another message, which is none that is known."""
+    asked = servers.link.asked
+    servers.write(records=[RECORD, RECORD], receiving=[(1, 7, 0), (1, 8, 1)])
+    servers.write(released=[(1, 7)])
+    servers.write(records=[RECORD], receiving=[(1, 9, 0)])
+    servers.link.repeat(servers.link.asked - asked, most)
+    (found,) = [entry for entry in servers.sessions.load().sessions if entry.row.generation == 1]
+    assert sorted(found.receiving) == [8, 9]
+    assert found.receiving_upto == servers.in_process.end
 
 
 def test_what_is_another_s_stays_as_it_is(servers: ServersStores) -> None:

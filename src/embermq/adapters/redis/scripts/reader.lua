@@ -11,6 +11,7 @@ end
 if ARGV[2] == '1' then
   call('DEL', KEYS[2])
 end
+local STATES = { sent = 1, released = 2, done = 3 }
 local place = call('HGET', KEYS[2], 'place')
 local before = place and tonumber(string.match(place, '^{"committed":(%d+),')) or 0
 for at = 4, #ARGV, 2 do
@@ -20,7 +21,9 @@ for at = 4, #ARGV, 2 do
   if source then -- where the record stands was said when it was sent
     value = string.gsub(value, '"source":%-?%d+}$', '"source":' .. source .. '}')
   end
-  if tonumber(ARGV[at]) >= before then
+  local state = held and string.match(held, '"state":"(%a+)"')
+  local is_again = state and STATES[state] > STATES[string.match(value, '"state":"(%a+)"')]
+  if tonumber(ARGV[at]) >= before and not is_again then
     call('HSET', KEYS[2], ARGV[at], value)
   end
 end

@@ -8,14 +8,18 @@ local fence = ARGV[1]
 if call('GETRANGE', KEYS[1], 0, #fence - 1) ~= fence then
   return false
 end
-if ARGV[2] ~= '' then
+local upto = tonumber(call('HGET', KEYS[2], 'upto') or 0)
+if ARGV[2] ~= '' and tonumber(ARGV[2]) > upto then
   call('HSET', KEYS[2], 'upto', ARGV[2])
 end
 for at = 3, #ARGV, 2 do
   if ARGV[at + 1] == '' then
     call('HDEL', KEYS[2], ARGV[at])
   else
-    call('HSET', KEYS[2], ARGV[at], ARGV[at + 1])
+    local offset = string.match(ARGV[at + 1], '^{"offset":(%d+),') -- one that a start found has no message
+    if not offset or tonumber(offset) >= upto then -- else it is done again, and may be released since
+      call('HSET', KEYS[2], ARGV[at], ARGV[at + 1])
+    end
   end
 end
 return 1

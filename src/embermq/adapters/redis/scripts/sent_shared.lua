@@ -13,11 +13,15 @@ for at = 2, #ARGV, 4 do
   if ARGV[at + 1] == '' then
     call('HDEL', KEYS[2], field)
   else
-    local held = call('HGET', KEYS[2], field)
+    local held, change = call('HGET', KEYS[2], field), ARGV[at + 1]
     local order = held and string.match(held, '^{"order":(%d+),')
     local sent = held and string.match(held, ',"retain":%a+,"identifiers":%[[%d,]*%]')
-    order = order or string.format('%.0f', call('HINCRBY', KEYS[2], 'last', 1))
-    call('HSET', KEYS[2], field, '{"order":' .. order .. ARGV[at + 1] .. (sent or ARGV[at + 2]) .. ARGV[at + 3] .. '}')
+    local is_again = held and string.match(held, '^{"order":%d+,"packet_id":%d+,"state":"released"')
+      and string.find(change, '"state":"sent"', 1, true) -- before what followed it is done again, too
+    if not is_again then
+      order = order or string.format('%.0f', call('HINCRBY', KEYS[2], 'last', 1))
+      call('HSET', KEYS[2], field, '{"order":' .. order .. change .. (sent or ARGV[at + 2]) .. ARGV[at + 3] .. '}')
+    end
   end
 end
 if call('HLEN', KEYS[2]) == 1 then -- only the count is left
