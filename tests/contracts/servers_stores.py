@@ -50,8 +50,6 @@ class _Stepped(Reading):
 class ServersStores(Stores):
     """See the module. Readers of what a part has written stand in `_open`, by the part."""
 
-    has_log_by_offset = False
-
     def __init__(self, url: str, folder: Path) -> None:
         self.url = url
         super().__init__("os", folder)

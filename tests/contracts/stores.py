@@ -31,7 +31,6 @@ from embermq.adapters.sqlite.parked_messages import SqliteParkedMessages
 from embermq.adapters.sqlite.queue_store import SqliteQueueStore
 from embermq.adapters.sqlite.reader_positions import SqliteReaderPositions
 from embermq.adapters.sqlite.sessions import SqliteSessionStore
-from embermq.adapters.sqlite.shared_tables import SqliteSharedGroups
 from embermq.adapters.sqlite.tick_tables import TickTables
 from embermq.model.client_type import ClientType
 from embermq.model.session import SessionRow
@@ -97,13 +96,11 @@ class Stores:
     history: DeviceQueueHistory
     sessions: SessionStore
     shared: SharedGroups
+    """Of the servers and their stand-in."""
     applications: ApplicationLog
     readers: ReaderPositions
     parked: ParkedMessages
     queues: QueueStore
-
-    has_log_by_offset = True
-    """Bodies of queues are read in the log."""
 
     def __init__(self, kind: Kind, folder: Path) -> None:
         self.kind = kind
@@ -133,15 +130,12 @@ class Stores:
         self.queue = Reading(SqliteDeviceQueue(reader))
         self.history = SqliteQueueHistory(reader)
         self.sessions = SqliteSessionStore(reader)
-        self.shared = SqliteSharedGroups(reader)
         applications = SqliteApplicationLog(reader, self.folder / "applications.db")
         self.applications = applications
         self.readers = SqliteReaderPositions(reader)
         self.parked = SqliteParkedMessages(reader)
         own = None if self.kind == "memory" else path
-        self.queues = SqliteQueueStore(
-            reader, own, self.open_log if self.has_log_by_offset else None, self.posted.put
-        )
+        self.queues = SqliteQueueStore(reader, own, self.open_log, self.posted.put)
         self._closing = [applications.close, self.queues.close, *closing]
 
     def _open_log_store(self, tables: TickTables, path: Path) -> list[Callable[[], None]]:

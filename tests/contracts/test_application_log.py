@@ -92,8 +92,7 @@ def test_floors_are_what_readers_have_settled(stores: Stores) -> None:
     stores.reopen()
     floors = stores.applications.floors()
     assert sorted((floor.generation, floor.floor_offset) for floor in floors) == [(1, 10), (2, 3)]
-    if True:
-        assert sorted(floor.client_id for floor in floors) == ["app", "other"]
+    assert sorted(floor.client_id for floor in floors) == ["app", "other"]
     stores.write(application_positions={1: position(99)}, deleted_sessions=[1], ended_applications=[1])
     assert [floor.generation for floor in stores.applications.floors()] == [2]
 

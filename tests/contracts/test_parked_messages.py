@@ -105,7 +105,7 @@ def test_they_go_with_their_application(stores: Stores) -> None:
 def test_a_tick_with_nothing_else_is_not_empty(stores: Stores) -> None:
     from tests.contracts.stores import tick_writes
 
-    assert not tick_writes(parked=[ParkedEnd(1, 1)]).is_log_part_empty()
+    assert not tick_writes(parked=[ParkedEnd(1, 1)]).is_empty()
     kept = tick_writes(parked=[ParkedEnd(1, 2)])
     kept.put_before(tick_writes(parked=[ParkedEnd(1, 1)]))
     assert kept.parked == [ParkedEnd(1, 1), ParkedEnd(1, 2)]

@@ -360,7 +360,7 @@ def test_a_tick_with_nothing_else_is_not_empty() -> None:
         QueueWrites(removed_delayed={(3, 7): 1}),
         QueueWrites(bodies_at={1: b"x"}),
     ):
-        assert not tick_writes(queues=writes).is_log_part_empty(), writes
+        assert not tick_writes(queues=writes).is_empty(), writes
     assert tick_writes(queues=QueueWrites()).is_empty()
 
 

@@ -1,4 +1,4 @@
-"""What every store of readers' positions promises, where application logs are in a store of their own."""
+"""What every store of readers' positions promises, and what it keeps besides where logs are in a store of their own."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ def found(stores: Stores, generation: int) -> StoredReader:
     return stored
 
 
-def position(committed: int, base: int = 0) -> ReaderPosition:
-    return ReaderPosition("log", 7, StoredPositions(base, committed, ((0, 2**40), (3, base))))
+def position(committed: int) -> ReaderPosition:
+    """In the embedded log."""
+    return ReaderPosition("", 7, StoredPositions(committed, committed))
 
 
 def mark(generation: int, offset: int, state: int = QueueState.SENT) -> ApplicationMark:
@@ -37,15 +38,26 @@ def test_what_the_newest_tick_said_and_the_marks_above_it(stores: Stores) -> Non
         application_positions={1: position(2), 2: position(3)},
         application_marks=[mark(1, 9), mark(1, 4), mark(2, 4)],
     )
-    stores.write(application_positions={1: position(5, 1)}, application_marks=[mark(1, 9, QueueState.DONE)])
+    stores.write(application_positions={1: position(5)}, application_marks=[mark(1, 9, QueueState.DONE)])
     stores.reopen()
     stored = found(stores, 1)
-    assert stored.position == position(5, 1)
+    assert stored.position == position(5)
     assert stored.marks == (mark(1, 9, QueueState.DONE),)
     assert found(stores, 2).marks == (mark(2, 4),)
 
 
 @pytest.mark.promise("application-8")
+@pytest.mark.parametrize("stores", ["stand-in", "servers"], indirect=True)
+def test_a_log_of_its_own_is_known_with_its_floors(stores: Stores) -> None:
+    stores.begin_sessions(1)
+    whole = ReaderPosition("log", 7, StoredPositions(1, 5, ((0, 2**40), (3, 1))))
+    stores.write(application_positions={1: whole})
+    stores.reopen()
+    assert found(stores, 1).position == whole
+
+
+@pytest.mark.promise("application-8")
+@pytest.mark.parametrize("stores", ["stand-in", "servers"], indirect=True)
 def test_where_a_record_stands_is_said_once(stores: Stores) -> None:
     stores.begin_sessions(1)
     sent = ApplicationMark(1, 4, 5, QueueState.SENT, 2**41)

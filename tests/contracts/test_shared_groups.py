@@ -18,10 +18,10 @@ ROW = SharedGroupRow("workers", "orders/#", 7, 6, 2**40, "topic-id", ((0, 3), (2
 RECORD = encode_record(Message("orders/1", b"record", 2, False, "ann", 5, 2**41), b"")
 SENT = SharedMark(7, 2, 10, 4, 65_535, QueueState.SENT, RECORD, (1, 2**28 - 1), True)
 
-pytestmark = pytest.mark.promise("application-11")
-
-
-ON_SERVERS = True
+pytestmark = [
+    pytest.mark.promise("application-11"),
+    pytest.mark.parametrize("stores", ["stand-in", "servers"], indirect=True),
+]
 
 
 def in_flight(stores: Stores, session: int) -> list[SharedMark]:

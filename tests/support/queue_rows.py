@@ -56,7 +56,6 @@ class QueueRows:
             self.marks = {key: mark for key, mark in self.marks.items() if (key[0], key[2]) != gone}
         for gone in writes.removed_delayed:
             self.delayed.pop(gone, None)
-        self.bodies |= {base_offset + number: body for number, body in writes.bodies.items()}
         self.bodies |= writes.bodies_at
         needed = self.offsets()
         self.bodies = {offset: body for offset, body in self.bodies.items() if offset in needed}

@@ -138,7 +138,7 @@ class QueueWrites(Writes):
     put; what is removed goes last, entries with their marks. Putting and removing what is there, or is not, is no
     error."""
 
-    FALLS: ClassVar[frozenset[str]] = frozenset({"dedup_ids", "dedup_of", "bodies"})
+    FALLS: ClassVar[frozenset[str]] = frozenset({"dedup_ids", "dedup_of"})
 
     ended_queues: set[int] = field(default_factory=set)
     """Generations of queues that are deleted, with everything they have."""
@@ -161,11 +161,9 @@ class QueueWrites(Writes):
     moves: list[Move] = field(default_factory=list)
     """Where entries that are put come from: their records are there, and what is marked or removed of them there has to
     wait until they are stored. It says nothing of entries that are not put after all."""
-    bodies: dict[int, bytes] = field(default_factory=dict)
-    """Records by their number in this tick, to be kept beside the entries: the log they are in cannot be asked for one
-    of them. Filled on the way to the store."""
     bodies_at: dict[int, bytes] = field(default_factory=dict)
-    """The same by offset, for entries of records that are in such a log already."""
+    """Records of entries by their offsets, where the store of entries keeps records and the log has had these before
+    this tick."""
 
     def end_queue(self, generation: int) -> None:
         """A queue that has no messages is deleted: nothing of it is put."""

@@ -1,6 +1,5 @@
-"""What one tick of the broker wants made durable, all of it or nothing where the stores share a transaction.
-
-The message log and what belongs to it come first; `session` may go to a store of its own, after them.
+"""What one tick of the broker wants made durable: with the embedded log all of it or nothing, on servers the records
+first, then everything else.
 """
 
 from operator import attrgetter
@@ -31,7 +30,7 @@ class ApplicationMark(Struct, frozen=True, gc=False):
 class TickWrites(Writes):
     """The writes of one tick. Filled by the deciding rooms, handed over whole, never touched afterwards.
 
-    Of the log's part `restarted_applications` are removed first, then everything is put, and `ended_applications` are
+    Of applications `restarted_applications` are removed first, then everything is put, and `ended_applications` are
     removed last.
     """
 
@@ -44,9 +43,6 @@ class TickWrites(Writes):
     """Generations whose log in a store of its own is another one now: what is known of the one before goes."""
     application_positions: dict[int, ReaderPosition] = field(default_factory=dict)
     """generation -> where the reader of its log stands; marks below are settled."""
-    application_synced: bool = False
-    """Of the marks and positions here some must outlive a loss of power: those of QoS 2, and those that the log is
-    trimmed by. Without the others QoS 1 messages come again."""
     parked: list[ParkedWrite] = field(default_factory=list)
     """What becomes of messages that are kept aside for applications, in this order."""
     ended_applications: list[int] = field(default_factory=list)
@@ -65,37 +61,6 @@ class TickWrites(Writes):
         """After a failed commit: offsets that counted on its records become the end of the log at most. Returns the
         generations whose subscriptions were changed."""
         return self.session.cap_offsets(log_end)
-
-    def is_log_part_empty(self) -> bool:
-        """True when the log and what belongs to it stay as they are."""
-        return not (
-            self.records
-            or self.application_marks
-            or self.restarted_applications
-            or self.application_positions
-            or self.parked
-            or self.ended_applications
-            or self.receipts
-            or self.dispatcher_floor >= 0
-            or self.generation_reserved >= 0
-            or not self.shared.is_empty()
-            or not self.queues.is_empty()
-        )
-
-    def may_be_lost_with_power(self) -> bool:
-        """True when there are marks and positions of applications alone, and none that has to be on the disk."""
-        return not (
-            self.application_synced
-            or self.records
-            or self.restarted_applications
-            or self.parked
-            or self.ended_applications
-            or self.receipts
-            or self.generation_reserved >= 0
-            or not self.shared.is_empty()
-            or not self.queues.is_empty()
-            or not self.session.is_empty()
-        )
 
     def is_state_empty(self) -> bool:
         """True when nothing but the log is concerned: no owner's data changes."""

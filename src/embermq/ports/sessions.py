@@ -47,8 +47,6 @@ class StoredState(Struct, frozen=True):
     dispatcher_floor: int = 0
     log_end: int = 0
     generation_reserved: int = 1
-    complete_to: int | None = None
-    """What each of the sessions says of itself, where all say the same."""
 
 
 class SessionStore(ABC):

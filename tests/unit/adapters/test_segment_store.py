@@ -296,7 +296,6 @@ def some_tick(chance: random.Random) -> TickWrites:
     writes.session.retained = [replace(one, record_index=0) for one in writes.session.retained]
     rows = writes.session.queue_rows
     writes.session.queue_rows = [replace(row, record=row.record or b"record") for row in rows]
-    writes.queues.bodies = {}
     return writes
 
 

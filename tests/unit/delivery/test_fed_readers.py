@@ -14,7 +14,6 @@ from embermq.delivery.application import fed_readers
 from embermq.delivery.application.fed_readers import FedReaders
 from embermq.delivery.application.settings import ApplicationSettings
 from embermq.model.client_type import ClientType
-from embermq.model.tick_writes import TickWrites
 from embermq.mqtt.wire.packets import (
     Connack,
     Disconnect,
@@ -26,7 +25,7 @@ from embermq.mqtt.wire.packets import (
 )
 from embermq.mqtt.wire.properties import Properties
 from embermq.mqtt.wire.reason_codes import ReasonCode
-from embermq.ports.tick_store import Logged, Stored
+from embermq.ports.tick_store import Stored
 from embermq.sessions.settings import MqttSettings
 
 APPLICATION = ClientType.APPLICATION
@@ -182,35 +181,6 @@ def test_what_waits_for_the_socket_is_not_settled(hand: HandDrivenBroker, kafka:
     assert application.payloads == numbered(5)
     hand = hand.restarted()
     assert comes(hand).payloads == numbered(15, 5)
-
-
-def test_a_loss_of_power_may_take_what_is_of_qos_1_alone(
-    hand: HandDrivenBroker, kafka: HandKafka, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ticks: list[TickWrites] = []
-    submit = hand.store.submit
-
-    def watched(writes: TickWrites, logged: Logged) -> None:
-        ticks.append(writes)
-        submit(writes, logged)
-
-    monkeypatch.setattr(hand.store, "submit", watched)
-    comes(hand)
-    assert [tick.application_synced for tick in ticks if tick.application_positions] == [True]
-    ticks.clear()
-    publishes(hand, *numbered(3), qos=1)
-    kafka.carry(*range(3))
-    hand.settle()
-    assert {tick.application_synced for tick in ticks if tick.application_positions} == {False}
-    ticks.clear()
-    kafka.report()
-    hand.passes(s=3)
-    assert [tick.application_synced for tick in ticks if tick.application_positions] == [True]
-    ticks.clear()
-    publishes(hand, b"once", qos=2)
-    kafka.carry(3)
-    hand.settle()
-    assert [tick.application_synced for tick in ticks if tick.application_marks][:2] == [True, True]
 
 
 @pytest.mark.promise("application-8")

@@ -1,5 +1,5 @@
--- broker.db: written by the broker alone. The state beside the message log, as a checkpoint of its segment files, or, with
--- a log in a store of its own, one transaction a tick. Read by the pipeline with short transactions.
+-- broker.db: written by the broker alone. The state beside the message log, as a checkpoint of its segment files. Read by
+-- the pipeline with short transactions.
 
 CREATE TABLE IF NOT EXISTS session (
     generation        INTEGER PRIMARY KEY,
@@ -65,68 +65,22 @@ CREATE TABLE IF NOT EXISTS device_queue (
 -- Done rows wait here for the dispatcher's floor to pass them: a repeat of their record is then known.
 CREATE INDEX IF NOT EXISTS device_queue_done ON device_queue ("offset") WHERE state = 3;
 
--- Entries of application logs at and above committed_offset that are sent, released or done out of order. source: of
--- what is sent, its position in the message log.
+-- Entries of application logs at and above committed_offset that are sent, released or done out of order.
 CREATE TABLE IF NOT EXISTS application_inflight (
     generation       INTEGER NOT NULL,
     "offset"         INTEGER NOT NULL,
     packet_id        INTEGER NOT NULL,
     state            INTEGER NOT NULL,
-    source           INTEGER NOT NULL DEFAULT -1,
     PRIMARY KEY (generation, "offset")
 ) WITHOUT ROWID;
 
--- Where readers stand in application logs: everything below committed_offset is settled. log_id: the log in Kafka that
--- the offsets are of, '' for positions in the embedded log; floors: source partition:offset, joined with commas. The
--- pipeline reads this table to trim embedded logs, and drops the log of a generation that is no longer here.
+-- Where readers of application logs stand: everything below committed_offset is settled; packet_id is the last that was
+-- given. The pipeline reads this table to trim the logs, and drops the log of a generation that is no longer here.
 CREATE TABLE IF NOT EXISTS application_position (
     generation       INTEGER PRIMARY KEY,
-    log_id           TEXT    NOT NULL,
     packet_id        INTEGER NOT NULL,
-    base_offset      INTEGER NOT NULL,
-    committed_offset INTEGER NOT NULL,
-    floors           TEXT    NOT NULL
+    committed_offset INTEGER NOT NULL
 );
-
--- Shared subscriptions of applications whose messages come from a log of their own (model/shared_logs.py). starts:
--- (i64 partition, i64 offset) repeated, the big end first.
-CREATE TABLE IF NOT EXISTS shared_group (
-    generation     INTEGER PRIMARY KEY,
-    share          TEXT    NOT NULL,
-    topic_filter   TEXT    NOT NULL,
-    log_generation INTEGER NOT NULL,
-    since          INTEGER NOT NULL,
-    identity       TEXT    NOT NULL,
-    starts         BLOB    NOT NULL
-);
-
--- How far a group has come in each partition of its log. floors: as starts, of partitions of the message log.
-CREATE TABLE IF NOT EXISTS shared_position (
-    shared_group     INTEGER NOT NULL,
-    partition        INTEGER NOT NULL,
-    base_offset      INTEGER NOT NULL,
-    committed_offset INTEGER NOT NULL,
-    floors           BLOB    NOT NULL,
-    PRIMARY KEY (shared_group, partition)
-) WITHOUT ROWID;
-
--- What no other member of a group may get: QoS 2 under way to a session (state 1 sent, 2 released), which may outlive
--- the group, and what was settled before what stands before it (state 3). In the order in which it was sent.
-CREATE TABLE IF NOT EXISTS shared_inflight (
-    id           INTEGER PRIMARY KEY,
-    shared_group INTEGER NOT NULL,
-    partition    INTEGER NOT NULL,
-    "offset"     INTEGER NOT NULL,
-    session      INTEGER NOT NULL,
-    packet_id    INTEGER NOT NULL,
-    state        INTEGER NOT NULL,
-    record       BLOB    NOT NULL,
-    identifiers  BLOB    NOT NULL,
-    retain       INTEGER NOT NULL,
-    UNIQUE (shared_group, partition, "offset")
-);
-
-CREATE INDEX IF NOT EXISTS shared_inflight_session ON shared_inflight (session) WHERE state < 3;
 
 -- Messages that an application did not acknowledge, however often they were sent (model/parked_message.py). stage: 0
 -- parked, 1 to be sent again, 2 under way; state as in application_inflight; identifiers: u32 each, the big end first.
@@ -153,20 +107,6 @@ CREATE TABLE IF NOT EXISTS receipt_batch (
     id         INTEGER PRIMARY KEY AUTOINCREMENT,
     written_ms INTEGER NOT NULL,
     body       BLOB    NOT NULL
-);
-
--- Of sessions that have not consumed everything below the dispatcher's floor: how far they are
--- (model/session_cursor.py). in_flight: i64 each, the big end first. It belongs to the log, not to the session data.
-CREATE TABLE IF NOT EXISTS session_cursor (
-    generation  INTEGER PRIMARY KEY,
-    queued_from INTEGER NOT NULL,
-    in_flight   BLOB    NOT NULL
-);
-
--- One row. Session data is complete for every record below it; with data of an older copy it is behind the floor.
-CREATE TABLE IF NOT EXISTS session_data (
-    id          INTEGER PRIMARY KEY CHECK (id = 0),
-    complete_to INTEGER NOT NULL
 );
 
 -- Durable queues (model/queue_rows.py). A queue is its generation, which no other one ever gets; settings: JSON.
@@ -254,18 +194,16 @@ CREATE TABLE IF NOT EXISTS queue_dedup (
 
 CREATE INDEX IF NOT EXISTS queue_dedup_until ON queue_dedup (until_ms);
 
--- Records of messages that the log has let go of, and with a log in Kafka of all messages. They go with the last row of
--- queue_entry or queue_delayed that has their offset.
+-- Records of messages that the log has let go of. They go with the last row of queue_entry or queue_delayed that has their
+-- offset.
 CREATE TABLE IF NOT EXISTS queue_body (
     "offset" INTEGER PRIMARY KEY,
     record   BLOB NOT NULL
 );
 
--- schema_version, dispatcher_floor, generation_reserved, log_end (first offset not yet used), log_id (of this message
--- log alone, 62 bits by chance: a store on a server says by it to which log it belongs). Of a log in a store of its own:
--- log_apart, log_identity (text), log_found and log_begun (what the last start has left out), log_closed.
--- sessions_place, static_place (text): where the last run kept session data and static data, when that was not here.
--- queue_generation: above those of all queues that ever were.
+-- schema_version, dispatcher_floor, generation_reserved, log_id (of this message log alone, 62 bits by chance: a store on a
+-- server says by it to which log it belongs), queue_generation (above those of all queues that ever were), restored_us, and
+-- how far the log is applied: log_file, log_position, log_end (first offset not yet used), log_syncs.
 CREATE TABLE IF NOT EXISTS meta (
     name  TEXT PRIMARY KEY,
     value INTEGER NOT NULL

@@ -44,11 +44,10 @@ class _Request(Struct, frozen=True):
 
 class SqliteQueueStore(QueueStore):
     """See the port. `path` is opened for bodies, on a thread; None: they are read with `connection` at once, since
-    others do not see what it has not committed. `open_log` opens the log that most bodies are in; None where all are
-    kept beside the entries."""
+    others do not see what it has not committed. `open_log` opens the log that most bodies are in."""
 
     def __init__(
-        self, connection: sqlite3.Connection, path: Path | None, open_log: OpenLog | None, post: Post
+        self, connection: sqlite3.Connection, path: Path | None, open_log: OpenLog, post: Post
     ) -> None:
         self._connection = connection
         self._path = path
@@ -158,17 +157,14 @@ class _RecordReader:
 
     def __init__(
         self,
-        open_log: OpenLog | None,
+        open_log: OpenLog,
         *,
         connection: sqlite3.Connection | None = None,
         path: Path | None = None,
     ) -> None:
         self._connection = connection
         self._path = path
-        self._log: MessageLog | None = None
-        self._close_log: Callable[[], None] | None = None
-        if open_log is not None:
-            self._log, self._close_log = open_log()
+        self._log, self._close_log = open_log()
         self._base = 0
         self._frames: list[bytes] = []
 
@@ -183,7 +179,7 @@ class _RecordReader:
 
     def _load(self, offset: int) -> bool:
         self._frames = []
-        batches = self._log.read(offset, records_max=1, bytes_max=1) if self._log is not None else []
+        batches = self._log.read(offset, records_max=1, bytes_max=1)
         if not batches or batches[0].base_offset > offset:
             return False
         self._base = batches[0].base_offset
@@ -205,5 +201,4 @@ class _RecordReader:
         """Release the files."""
         if self._connection is not None and self._path is not None:
             self._connection.close()
-        if self._close_log is not None:
-            self._close_log()
+        self._close_log()

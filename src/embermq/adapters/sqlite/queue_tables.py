@@ -102,9 +102,8 @@ class QueueTables:
             ids = [(queue, one, until_ms) for (queue, one), until_ms in writes.dedup_ids.items()]
             many("INSERT OR REPLACE INTO queue_dedup VALUES (?, ?, ?)", ids)
             self._connection.execute(_FORGET_DEDUP, (self._now_ms(), 2 * len(ids)))
-        if writes.bodies or writes.bodies_at:
-            bodies = {base + number: body for number, body in writes.bodies.items()} | writes.bodies_at
-            self._keep(bodies.items())
+        if writes.bodies_at:
+            self._keep(writes.bodies_at.items())
         if writes.removed or writes.removed_delayed:
             self._remove(writes)
 

@@ -1,9 +1,9 @@
-"""Where readers of application logs in Kafka stand, in broker.db."""
+"""Where readers of embedded application logs stand, in broker.db."""
 
 import sqlite3
 
 from embermq.adapters.sqlite.connection import to_store_error
-from embermq.model.application_positions import ReaderPosition, StoredPositions, decode_floors
+from embermq.model.application_positions import ReaderPosition, StoredPositions
 from embermq.model.tick_writes import ApplicationMark
 from embermq.ports.reader_positions import ReaderFound, ReaderPositions, StoredReader
 
@@ -17,12 +17,11 @@ class SqliteReaderPositions(ReaderPositions):
     def load(self, generation: int, then: ReaderFound) -> None:
         try:
             row = self._connection.execute(
-                "SELECT log_id, packet_id, base_offset, committed_offset, floors"
-                " FROM application_position WHERE generation = ?",
+                "SELECT packet_id, committed_offset FROM application_position WHERE generation = ?",
                 (generation,),
             ).fetchone()
             marks = self._connection.execute(
-                'SELECT generation, "offset", packet_id, state, source'
+                'SELECT generation, "offset", packet_id, state'
                 ' FROM application_inflight WHERE generation = ? ORDER BY "offset"',
                 (generation,),
             ).fetchall()
@@ -32,8 +31,8 @@ class SqliteReaderPositions(ReaderPositions):
             then(StoredReader(_position(row), tuple(ApplicationMark(*mark) for mark in marks)))
 
 
-def _position(row: tuple[str, int, int, int, str] | None) -> ReaderPosition | None:
+def _position(row: tuple[int, int] | None) -> ReaderPosition | None:
     if row is None:
         return None
-    log_id, packet_id, base, committed, floors = row
-    return ReaderPosition(log_id, packet_id, StoredPositions(base, committed, decode_floors(floors)))
+    packet_id, committed = row
+    return ReaderPosition("", packet_id, StoredPositions(committed, committed))

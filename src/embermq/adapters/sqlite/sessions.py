@@ -23,9 +23,8 @@ _NO_MORE: tuple[int, Iterator[tuple[Any, ...]]] = (-1, iter(()))
 class _SqliteSessions(StoredSessions):
     """Read with two cursors side by side: a million sessions are never in memory as rows."""
 
-    def __init__(self, connection: sqlite3.Connection, complete_to: int | None) -> None:
+    def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
-        self._complete_to = complete_to
 
     def __len__(self) -> int:
         return int(self._connection.execute("SELECT COUNT(*) FROM session").fetchone()[0])
@@ -56,7 +55,6 @@ class _SqliteSessions(StoredSessions):
                 seq_next,
                 count,
                 count_bytes,
-                complete_to=self._complete_to,
             )
 
 
@@ -68,7 +66,6 @@ class SqliteSessionStore(SessionStore):
 
     def load(self) -> StoredState:
         query = self._connection.execute
-        complete_to = query("SELECT MAX(complete_to) FROM session_data").fetchone()[0]
         wills = [
             (generation, WillRow(*values))
             for generation, *values in query(
@@ -78,12 +75,11 @@ class SqliteSessionStore(SessionStore):
         ]
         meta = dict(query("SELECT name, value FROM meta").fetchall())
         return StoredState(
-            _SqliteSessions(self._connection, complete_to),
+            _SqliteSessions(self._connection),
             wills,
             meta.get("dispatcher_floor", 0),
             meta.get("log_end", 0),
             meta.get("generation_reserved", 1),
-            complete_to,
         )
 
     def load_retained(self) -> list[RetainedRow]:

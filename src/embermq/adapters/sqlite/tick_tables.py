@@ -7,7 +7,6 @@ from embermq.adapters.sqlite.connection import Now, wall_ms
 from embermq.adapters.sqlite.parked_messages import apply_parked
 from embermq.adapters.sqlite.queue_tables import QueueTables
 from embermq.adapters.sqlite.session_tables import apply_session_writes, forget_done
-from embermq.adapters.sqlite.shared_tables import apply_shared_writes
 from embermq.model.tick_writes import TickWrites
 
 RECEIPTS_KEPT_MS = 600_000
@@ -43,7 +42,6 @@ class TickTables:
         if writes.parked:
             apply_parked(self.connection, writes.parked)
         apply_to_applications(self.connection, writes)
-        apply_shared_writes(self.connection, writes)
         if not writes.queues.is_empty():
             self.queues.apply(writes.queues, base)
         if self.queues.is_sweeping:
@@ -58,12 +56,11 @@ class TickTables:
         if writes.dispatcher_floor >= 0:
             self.floor = writes.dispatcher_floor
             self.put("dispatcher_floor", self.floor)
-            run("INSERT OR REPLACE INTO session_data VALUES (0, ?)", (self.floor,))
             forget_done(self.connection, self.floor)
         if writes.generation_reserved >= 0:
             self.put("generation_reserved", writes.generation_reserved)
 
-    def put(self, name: str, value: int | str) -> None:
+    def put(self, name: str, value: int) -> None:
         """One value of `meta`."""
         self.connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, value))
 

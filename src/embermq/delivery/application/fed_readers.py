@@ -115,10 +115,7 @@ class FedReaders(ApplicationDelivery):
 
     def mark(self, session: Session, delivery: Delivery, state: int, source: int = -1) -> None:
         mark = ApplicationMark(session.generation, delivery.offset, delivery.packet_id, state, source)
-        writes = self._state.tick.writes
-        writes.application_marks.append(mark)
-        if delivery.qos == 2:
-            writes.application_synced = True
+        self._state.tick.writes.application_marks.append(mark)
 
     def floor(self, lane: LogLane) -> None:
         reader = self._readers.get(lane.session)
@@ -129,11 +126,8 @@ class FedReaders(ApplicationDelivery):
     def _write(self, reader: FedReader) -> None:
         session, place = reader.session, reader.place
         stored = reader.positions.stored()
-        writes = self._state.tick.writes
-        if stored.base_offset != reader.written_base:
-            reader.written_base = stored.base_offset
-            writes.application_synced = True
-        writes.application_positions[session.generation] = ReaderPosition(
+        reader.written_base = stored.base_offset
+        self._state.tick.writes.application_positions[session.generation] = ReaderPosition(
             place.log_id, session.last_packet_id, stored
         )
 
@@ -318,7 +312,6 @@ class FedReaders(ApplicationDelivery):
             writes.application_marks += stand.marks
             self._take_up(reader, stand.gone, records)
         writes.application_positions[session.generation] = stand.place
-        writes.application_synced = True
         self._state.tick.batch.when_stored(session.generation, then)
 
     def _take_up(self, reader: FedReader, gone: Sequence[ApplicationMark], records: FoundRecords) -> None:
