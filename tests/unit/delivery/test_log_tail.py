@@ -8,8 +8,14 @@ from tests.support.hand_driven import HandDrivenBroker, HandLink, dispatch, numb
 from embermq.delivery.application import log_tail
 from embermq.delivery.application.fed_readers import FedReaders
 from embermq.model.client_type import ClientType
+from embermq.model.message import Message
 from embermq.mqtt.wire.packets import Puback, Pubrel
+from embermq.mqtt.wire.version import ProtocolVersion
 from embermq.ports.errors import StoreFull
+from embermq.ports.tick_store import Receipt
+from embermq.routing.router import NO_MATCH, Receiver
+from embermq.sessions.session import Session
+from embermq.sessions.tick import Accepted
 
 
 @pytest.fixture
@@ -79,6 +85,29 @@ def test_who_was_away_goes_on_with_the_tail_when_all_before_it_has_come(hand: Ha
     assert link.payloads[6:] == [b"next"]
 
 
+@pytest.mark.promise("application-3", "application-5")
+@pytest.mark.parametrize("qos", [1, 2])
+def test_a_pipeline_that_is_ahead_of_the_answer_of_the_store_doubles_nothing(
+    hand: HandDrivenBroker, monkeypatch: pytest.MonkeyPatch, qos: int
+) -> None:
+    link = comes(hand, acknowledges=False)
+    store = hand.store
+    hand.held = True
+    hand.connects("p").publishes("t/1", *numbered(2), qos=qos)
+    hand.settle()
+    writes, receipt = store.pending, Receipt(store.log_end, 2)
+    assert writes is not None and len(writes.records) == 2
+    store._apply(writes)  # the log has it, and whoever reads the log
+    dispatch(hand, until=receipt.base_offset + 1)
+    with monkeypatch.context() as patched:
+        patched.setattr(store, "commit", lambda: store._take()[1](receipt))
+        hand.finish_commit()
+    hand.held = False
+    hand.settle()
+    dispatch(hand)
+    assert link.payloads == numbered(2)
+
+
 @pytest.mark.promise("application-7")
 def test_a_tail_without_room_leaves_it_to_the_pipeline(
     hand: HandDrivenBroker, monkeypatch: pytest.MonkeyPatch
@@ -101,6 +130,41 @@ def test_a_tail_without_room_leaves_it_to_the_pipeline(
     link.drops()
     hand.settle()
     assert readers.log_end.bytes == 0
+
+
+@pytest.mark.promise("application-6")
+def test_who_stands_still_leaves_others_room(hand: HandDrivenBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    readers = hand.applications
+    assert isinstance(readers, FedReaders)
+    monkeypatch.setattr(log_tail, "TOTAL_BYTES_MAX", 40 * log_tail.ENTRY_BYTES)
+    for number in range(5):
+        stalled = hand.keeps(
+            f"stalled{number}", client_type=ClientType.APPLICATION, acknowledges=False, receive_maximum=1
+        )
+        stalled.subscribes("t/#")
+    link = comes(hand)
+    for payload in numbered(60):
+        publishes(hand, payload)
+        assert readers.log_end.bytes <= log_tail.TOTAL_BYTES_MAX
+    assert link.payloads == numbered(60)
+
+
+@pytest.mark.promise("application-7")
+def test_no_more_is_taken_from_the_tail_than_goes_on_a_link() -> None:
+    end = log_tail.TailsEnd()
+    tail = log_tail.LogTail(end, 0)
+    message = Message("t", bytes(100_000), 1, False, "p", ProtocolVersion.V5, 0)
+    accepted = Accepted(message, bytes(100_000), NO_MATCH, None, 0)
+    receiver = Receiver(Session.__new__(Session), 1, False, ())
+    for accepted.offset in range(10):
+        tail.deliver(receiver, accepted)
+    end.offset = 10
+    entries, come_to = tail.take(0, 200)
+    assert (len(entries), come_to) == (3, 3)
+    entries, come_to = tail.take(5, 200)
+    assert ([one.offset for one in entries], come_to) == ([5, 6, 7], 8)
+    assert [one.offset for one in tail.take(8, 200)[0]] == [8, 9]
+    assert end.bytes == 0
 
 
 @pytest.mark.promise("application-8")

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 
 from embermq.delivery.application.window import PackEntry
+from embermq.delivery.sending import BULK_BYTES_MAX
 from embermq.routing.router import Receiver
 from embermq.sessions.tick import Accepted
 
@@ -18,6 +19,8 @@ BYTES_MAX = 8 * 1024 * 1024
 """Of one tail. It has to hold more than what is stored in the time that the pipeline needs, or a reader that was behind
 never gets to its begin."""
 TOTAL_BYTES_MAX = 64 * 1024 * 1024
+"""Of all tails. None takes more than is left free, so however many stand still, one that is read finds room: `n` full
+ones have a share of 1 / (n + 1) each, and leave as much."""
 ENTRY_BYTES = 300
 """What an entry takes besides its record."""
 
@@ -50,7 +53,7 @@ class LogTail:
             return
         record_bytes, end = len(accepted.record), self._end
         size = record_bytes + ENTRY_BYTES
-        if self._bytes + size > end.bytes_max or end.bytes + size > TOTAL_BYTES_MAX:
+        if self._bytes + size > min(end.bytes_max, TOTAL_BYTES_MAX - end.bytes):
             self.clear()
             self.begin = offset + 1
             return
@@ -73,10 +76,14 @@ class LogTail:
         return self.begin <= offset < self._end.offset
 
     def take(self, offset: int, limit: int) -> tuple[list[PackEntry], int]:
-        """The next entries from `offset` on, at most so many, and the offset below which everything has come."""
+        """The next entries from `offset` on, at most so many and as many as one tick may put on a link, and the offset
+        below which everything has come."""
+        self.forget_below(offset)  # the pipeline may have read what is handed on only now
         entries: list[PackEntry] = []
-        while self._entries and len(entries) < limit:
+        size = 0
+        while self._entries and len(entries) < limit and size < BULK_BYTES_MAX:
             entries.append(self._pop())
+            size += entries[-1].size
         come_to = entries[-1].offset + 1 if entries else offset
         return entries, come_to if self._entries else max(come_to, self._end.offset)
 
