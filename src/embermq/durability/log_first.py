@@ -143,8 +143,6 @@ class LogFirstStore(TickStore):
             self._answer(tick, result)
             return
         self._log_end = result.base_offset + result.record_count
-        if self._receipts is not None and tick.writes.receipts:
-            self._receipts.take(tick.writes.receipts)
         self._write(tick.writes, result.base_offset)
         self._look_at_end()
         self._answer(tick, Receipt(result.base_offset, result.record_count, whole=False))
@@ -161,6 +159,8 @@ class LogFirstStore(TickStore):
     # The state
 
     def _write(self, writes: TickWrites, base: int) -> None:
+        if self._receipts is not None and writes.receipts:
+            self._receipts.take(writes.receipts)
         if not writes.is_state_empty():
             unstored = _Unstored(writes.dispatcher_floor)
             self._unstored.append(unstored)
