@@ -74,6 +74,14 @@ def test_no_java_at_all_names_what_was_tried(tmp_path: Path, monkeypatch: pytest
             "pipeline.lake_dir = 's3://b/lake': must be a folder, or s3a:",
         ),
         (PipelineSettings(lake_s3_endpoint="http://h"), "pipeline.lake_dir = '' is not in S3"),
+        (
+            PipelineSettings(lake_dir="s3a://key:secret@b/l"),
+            "pipeline.lake_dir: keys for S3 do not belong in a URL",
+        ),
+        (
+            PipelineSettings(lake_dir="s3a://b/l", lake_s3_endpoint="http://key:secret@h"),
+            "pipeline.lake_s3_endpoint: keys for S3",
+        ),
         (PipelineSettings(lake_dir="s3a://b/l", lake_s3_endpoint="h:9000"), "must be a URL of http or https"),
         (PipelineSettings(heap_mb=64), "pipeline.heap_mb = 64: must be at least 480"),
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -220,13 +221,25 @@ def test_a_lake_that_was_removed_is_filled_anew(
 ) -> None:
     log.append([record()] * 10)
     write(opened(spark, places, lakes), spark, places, 0, 10)
-    for file in places.lake.rglob("*"):
-        if file.is_file():
-            file.unlink()
+    shutil.rmtree(places.lake)
     lake = opened(spark, places, lakes)
     assert (lake.positions(), lake.file.position()) == ({}, None)
     write(lake, spark, places, 0, 10)
     assert offsets_in(places) == list(range(10))
+
+
+@pytest.mark.parametrize("other", ["date=2025-06-15/root=cars/part-0.parquet", ""])
+def test_a_place_with_something_else_is_refused(
+    spark: SparkSession, places: Places, lakes: list[Lake], other: str
+) -> None:
+    """Files of another kind, or a file; nothing of it is touched."""
+    file = places.lake / other
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b"PAR1")
+    for _ in range(2):
+        with pytest.raises(LakeError, match="is neither empty nor a Delta Lake table"):
+            opened(spark, places, lakes)
+    assert [path for path in (places.lake, *places.lake.rglob("*")) if path.is_file()] == [file]
 
 
 HOLDER = """

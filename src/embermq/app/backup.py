@@ -16,7 +16,7 @@ from typing import BinaryIO
 import msgspec
 from msgspec import Struct
 
-from embermq.adapters.sqlite.restored import mark_restored
+from embermq.adapters.sqlite.restored import forget_boot, mark_restored
 from embermq.adapters.sqlite.snapshot import BROKER, Snapshot
 from embermq.adapters.webhook.alerts import SECRET_NAME
 from embermq.app.api_tokens import FILE_NAME as TOKENS
@@ -117,6 +117,8 @@ def restore_backup(source: Path, data_dir: Path, progress: Progress) -> Manifest
                 raise UserError(f"{source / file.name} is damaged: it is not what the backup was made with")
         if (data_dir / BROKER).is_file():
             mark_restored(data_dir / BROKER)
+        if (ledger := Places(data_dir).lake_ledger).is_file():
+            forget_boot(ledger)
         _sync_tree(data_dir)
     return manifest
 

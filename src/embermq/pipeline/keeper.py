@@ -18,6 +18,7 @@ _BEGIN_LOOK_S = 0.1
 """While others wait for it to begin."""
 _HEALTHY_S = 60
 _ERROR_CHARACTERS_MAX = 500
+_NOT_TELLING = ("at ", "File ", "Traceback", "===", "JVM stack", "An error occurred while calling ")
 
 log = logging.getLogger(__name__)
 
@@ -145,8 +146,8 @@ def _stop_quietly(stop: Callable[[], None]) -> None:
 
 def short_reason(error: BaseException) -> str:
     """The first telling lines of an error: Spark's messages bring the whole Java stack along."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    told = [line for line in lines if not line.startswith(("at ", "File ", "Traceback", "===", "JVM stack"))]
+    lines = [stripped for line in str(error).splitlines() if (stripped := line.strip(" \t:"))]
+    told = [line for line in lines if not line.startswith(_NOT_TELLING)]
     errors = [line for line in reversed(told) if "Error" in line.partition(":")[0]]
     best = errors[0] if errors else (told[0] if told else "")
     return f"{type(error).__name__}: {best}"[:_ERROR_CHARACTERS_MAX]

@@ -197,6 +197,11 @@ def _check_lake(settings: PipelineSettings) -> None:
             f"pipeline.lake_dir = {settings.lake_dir!r}: must be a folder, or {_S3}BUCKET/PATH"
         )
     endpoint = settings.lake_s3_endpoint
+    for name, url in {"lake_dir": settings.lake_dir, "lake_s3_endpoint": endpoint}.items():
+        if "://" in url and "@" in url:  # and is not shown
+            raise PipelineSettingsError(
+                f"pipeline.{name}: keys for S3 do not belong in a URL; they come from the environment"
+            )
     if endpoint and not is_s3(settings):
         raise PipelineSettingsError(
             f"pipeline.lake_s3_endpoint = {endpoint!r}: pipeline.lake_dir = {settings.lake_dir!r} is not in S3"

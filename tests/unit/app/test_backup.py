@@ -23,7 +23,7 @@ LEDGER = f"""
 CREATE TABLE progress (reader TEXT PRIMARY KEY, next_offset INTEGER NOT NULL);
 CREATE TABLE lake_version (id INTEGER PRIMARY KEY, version INTEGER NOT NULL, boot TEXT NOT NULL);
 INSERT INTO progress VALUES ('lake', 1);
-INSERT INTO lake_version VALUES (1, {LAST}, '');
+INSERT INTO lake_version VALUES (1, {LAST}, 'of that machine');
 """
 FILES = (
     *(f"_delta_log/{number:020}.json" for number in range(LAST + 2)),
@@ -83,6 +83,10 @@ def test_the_lake_ends_with_the_commit_that_its_position_is_of(data_dir: Path, t
     commits = {f"_delta_log/{number:020}.json" for number in range(LAST + 1)}
     expected = commits | {f"_delta_log/{LAST:020}.checkpoint.parquet", "part-0.parquet", "xy/part-1.parquet"}
     assert lake_in(tmp_path / "fresh/lake") == expected
+    with closing(sqlite3.connect(tmp_path / "fresh/lake.db")) as ledger:
+        assert ledger.execute("SELECT version, boot FROM lake_version").fetchall() == [(LAST, "")], (
+            "a lake in another place went on since, and a start takes nothing of it back"
+        )
 
 
 def test_a_file_of_the_lake_that_is_removed_meanwhile_is_not_missed(data_dir: Path, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from tests.support.waiting import wait_until
 
 from embermq.pipeline.jobs.query_job import JobSetup, QueryJob
-from embermq.pipeline.keeper import Keeper
+from embermq.pipeline.keeper import Keeper, short_reason
 from embermq.pipeline.paused import pause_queries, resume_query
 from embermq.pipeline.places import Places
 from embermq.pipeline.settings import DriverSettings
@@ -146,3 +146,8 @@ def test_what_has_been_put_right_is_no_failure(tmp_path: Path) -> None:
     Keeper(Dies, setup, NO_SPARK, pauses, Turns(["dispatch"])).start()
     wait_until(pauses.is_set, 30, "it has died of everything")
     assert pauses.seconds == [0.5, 1.0, 2.0, 0.5, 0.5, 4.0]
+
+
+def test_what_java_threw_is_told_by_its_own_words() -> None:
+    thrown = "An error occurred while calling o1.sql.\n: java.io.IOException: no room\n\tat a.B.c(B.java:1)\n"
+    assert short_reason(RuntimeError(thrown)) == "RuntimeError: java.io.IOException: no room"

@@ -47,5 +47,15 @@ def test_later_commits_are_taken_back(lake: Path) -> None:
     assert take_back(lake.parent, 1) == 0, "no lake"
 
 
+@pytest.mark.promise("pipeline-2")
+@pytest.mark.parametrize("gone", [0, 1])
+def test_nothing_is_taken_back_when_no_table_would_be_left(lake: Path, gone: int) -> None:
+    """Delta cleans its log up below a checkpoint, here that of commit 2."""
+    (lake / f"_delta_log/{gone:020}.json").unlink()
+    assert take_back(lake, 1) == 0
+    assert (lake / f"_delta_log/{3:020}.json").exists()
+    assert take_back(lake, 2) == 3, "what a checkpoint says needs no earlier commits"
+
+
 def test_a_boot_is_told_from_another() -> None:
     assert boot() == boot() != ""

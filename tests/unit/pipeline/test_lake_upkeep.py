@@ -7,7 +7,7 @@ from datetime import UTC, date, datetime
 import pytest
 from tests.support.waiting import wait_until
 
-from embermq.pipeline.jobs.lake_upkeep import EVERY_MS, NEW_FILES, LakeUpkeep
+from embermq.pipeline.jobs.lake_upkeep import EVERY_MS, NEW_FILES, LakeUpkeep, oldest_day
 from embermq.pipeline.sinks.delta_table import Merged
 
 START_MS = int(datetime(2026, 5, 1, 12, tzinfo=UTC).timestamp() * 1000)
@@ -92,6 +92,12 @@ def test_records_are_deleted_after_so_many_days() -> None:
     kept = Kept(retention_days=30)
     kept.look(START_MS)
     assert kept.look(START_MS + EVERY_MS) == [date(2026, 4, 1), *ALL]
+
+
+def test_more_days_than_there_have_been_keep_all() -> None:
+    today = date(2026, 5, 1)
+    assert oldest_day(0, today) is oldest_day(10**12, today) is oldest_day(today.toordinal(), today) is None
+    assert oldest_day(today.toordinal() - 1, today) == date.min
 
 
 def test_what_fails_is_tried_again_and_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,7 +1,7 @@
-"""What is changed in a broker.db that takes the place of a newer one.
+"""What is changed in files that take the place of newer ones.
 
-The newer one has numbered messages of durable queues that the older one knows nothing of, and consumers may remember
-their ids.
+The newer broker.db has numbered messages of durable queues that the older one knows nothing of, and consumers may
+remember their ids. A lake in another place has commits that the older lake.db knows nothing of.
 """
 
 import sqlite3
@@ -34,6 +34,16 @@ def mark_restored(path: Path) -> None:
                 connection.execute(
                     "INSERT OR REPLACE INTO meta VALUES (?, ?)", (_MARK, time.time_ns() // 1_000)
                 )
+    except sqlite3.Error as error:
+        raise to_store_error(error, f"cannot restore {path}") from error
+
+
+def forget_boot(path: Path) -> None:
+    """lake.db may be older than its lake from now on: commits behind what it knows are no trace of a loss of power.
+    Raises StoreError."""
+    try:
+        with closing(sqlite3.connect(path)) as connection, connection:
+            connection.execute("UPDATE lake_version SET boot = ''")
     except sqlite3.Error as error:
         raise to_store_error(error, f"cannot restore {path}") from error
 

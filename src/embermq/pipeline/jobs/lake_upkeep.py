@@ -35,7 +35,7 @@ class Tidied(Struct, frozen=True):
 
 def oldest_day(retention_days: int, today: date) -> date | None:
     """The first day that the lake keeps, None for all."""
-    return today - timedelta(days=retention_days) if retention_days else None
+    return today - timedelta(days=retention_days) if 0 < retention_days < today.toordinal() else None
 
 
 def tidy(

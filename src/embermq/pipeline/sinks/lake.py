@@ -87,9 +87,16 @@ class Lake:
     def take(self, spark: SparkSession) -> None:
         """Be the only one who writes the lake, and make the table when it is not there. Raises LakeError."""
         self._hold(spark)
-        self._synced = self._noted_version()
+        noted = self._noted_version()
         self._table = DeltaTable(spark, self._place)
         self._table.create(lake_schema())
+        version = self._table.version()
+        if version < 0:  # the statement does nothing where something is, and says nothing
+            raise LakeError(
+                f"{self._place} is neither empty nor a Delta Lake table: move away what is there, or name another "
+                "place with pipeline.lake_dir"
+            )
+        self._synced = noted if noted <= version else -1  # the table was made anew
 
     def note_version(self) -> None:
         """The table was put in order: from now on a backup takes its newest state, whose files are kept."""
@@ -149,7 +156,11 @@ class Lake:
         if row is None:
             return -1
         version, then = int(row[0]), str(row[1])
-        if self._folder is not None and then != boot() and (files := take_back(self._folder, version)):
+        if (
+            self._folder is not None
+            and then not in ("", boot())
+            and (files := take_back(self._folder, version))
+        ):
             log.warning(
                 "%s: commits behind %d were not synced, %d files are taken back", self._place, version, files
             )

@@ -2,5 +2,5 @@
 CREATE TABLE IF NOT EXISTS lake_version (
     id      INTEGER PRIMARY KEY CHECK (id = 1),
     version INTEGER NOT NULL, -- the table's newest commit that was synced, of which the position is
-    boot    TEXT    NOT NULL  -- of the machine, then
+    boot    TEXT    NOT NULL  -- of the machine, then; empty after a restore: a lake in another place went on
 );

@@ -57,9 +57,10 @@ def sync_commits(folder: Path, first: int, last: int) -> None:
 
 
 def take_back(folder: Path, last: int) -> int:
-    """Remove the commits behind `last`, the newest first, so that a crash leaves no gap; how many files they were."""
+    """Remove the commits behind `last`, the newest first, so that a crash leaves no gap; how many files they were.
+    Nothing goes when what would be left is no table: Delta has cleaned its log up since, or it is another table."""
     log = folder / LOG
-    if not log.is_dir():
+    if not _is_whole(log, last):
         return 0
     numbered = ((match, file) for file in log.iterdir() if (match := _COMMIT.match(file.name)))
     later = sorted(((int(match[1]), file) for match, file in numbered if int(match[1]) > last), reverse=True)
@@ -69,6 +70,15 @@ def take_back(folder: Path, last: int) -> int:
         (log / _LAST_CHECKPOINT).unlink(missing_ok=True)
         _sync(log)
     return len(later)
+
+
+def _is_whole(log: Path, last: int) -> bool:
+    """Whether the log has all that says what the table was at the commit `last`."""
+    checkpoints = (
+        int(file.name[:20]) for file in log.glob("*.checkpoint.parquet") if _COMMIT.match(file.name)
+    )
+    begin = max((number for number in checkpoints if number <= last), default=-1) + 1
+    return all((log / f"{number:020}.json").exists() for number in range(min(begin, last), last + 1))
 
 
 def _sync(path: Path) -> None:
