@@ -121,6 +121,15 @@ def test_nothing_is_known_to_a_redis_that_nobody_has_used(servers: ServersStores
     assert known(servers) == KnownLog(is_any=False, identity="", end=0, ended_in_order=False)
 
 
+def test_a_log_that_is_adopted_is_owed_from_there_on(servers: ServersStores) -> None:
+    RedisLogNotes(servers.raw, "redis").begin(7)
+    assert not known(servers).is_any, "a crash in between leaves nothing that would be taken for more"
+    RedisLogNotes(servers.raw, "redis").open("a log")
+    assert known(servers) == KnownLog(is_any=True, identity="a log", end=7, ended_in_order=False)
+    marks = ReadMarks(servers.raw)
+    assert (marks.oldest, marks.newest) == (7, 7)
+
+
 def test_what_is_known_of_the_log_is_not_far_behind_it(servers: ServersStores) -> None:
     RedisLogNotes(servers.raw, "redis").open("a log")
     servers.write(records=[b"r"])

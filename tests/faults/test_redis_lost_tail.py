@@ -161,6 +161,35 @@ def test_what_was_consumed_is_not_sent_again(kafka: KafkaServer, server: RedisSe
         quiet(broker)
 
 
+@pytest.mark.promise("repositories-1")
+def test_a_new_message_is_no_repeat_of_one_whose_release_is_lost(
+    kafka: KafkaServer, server: RedisServer, tmp_path: Path
+) -> None:
+    """The broker dies with its Redis: that the packet id had been released nobody knows any more but the client."""
+
+    async def publishes(payload: bytes) -> None:
+        publisher = await kept(broker, "publisher")
+        assert await publisher.publish("t", payload, qos=2) < 0x80  # under packet id 1, with each connection
+        await gone(publisher)
+
+    async def reads() -> None:
+        found = await kept(broker, "away")
+        assert await arrived(found, 3) == [b"0", b"1", b"2"]
+
+    with make_broker(tmp_path / "data", kafka, server) as broker:
+        talk(lambda: subscribes(broker, "away"))
+        talk(lambda: publishes(b"0"))
+        tail = Tail(server)
+        talk(lambda: publishes(b"1"))
+        wait_until(lambda: metric(broker, "session_store_waiting_ticks") == 0, 20)
+        broker.kill()
+        tail.lose()
+        broker.start()
+        talk(lambda: publishes(b"2"))
+        talk(reads)
+        quiet(broker)
+
+
 @pytest.mark.promise("repositories-4")
 def test_a_redis_that_has_lost_more_than_can_be_sent_again_is_told_and_repaired_at_the_next_start(
     kafka: KafkaServer, server: RedisServer, tmp_path: Path

@@ -438,3 +438,30 @@ def test_a_redis_that_knows_nothing_of_the_log_is_refused(
     assert broker.wait() == 1
     broker.settings["kafka.adopt_log"] = "true"
     broker.start()
+
+
+def test_what_an_adopted_log_holds_is_owed_at_no_later_start_either(
+    broker: BrokerProcess, redis_server: RedisServer
+) -> None:
+    async def begin() -> None:
+        publisher = await client(broker, "p")
+        for topic in ("t", "$queue/work"):
+            assert await publisher.publish(topic, b"old", qos=1, retain=topic == "t") < 0x80
+
+    async def read() -> None:
+        reader = await client(broker, "r")
+        await reader.subscribe(Subscription("t", 1), Subscription("$queue/work", 1))
+        for topic in ("t", "$queue/work"):
+            assert await reader.publish(topic, b"new", qos=1) < 0x80
+        assert await arrived(reader, 2) == [b"new", b"new"]
+
+    broker.start()
+    talk(begin)
+    assert broker.stop() == 0
+    redis_server.ask("FLUSHALL")
+    broker.settings["kafka.adopt_log"] = "true"
+    broker.start()
+    broker.kill()
+    broker.settings["kafka.adopt_log"] = "false"
+    broker.start()
+    talk(read)

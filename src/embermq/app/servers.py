@@ -53,6 +53,8 @@ def open_servers(
         if not known.is_any and not settings.kafka.adopt_log:
             _check_is_new(data_dir, redis.place)
         log_side = KafkaLogSide(settings, known, post)
+        if not known.is_any:
+            redis.notes.begin(log_side.log_end)
         redis.notes.open(log_side.log_id)
         stores = _Stores(redis, log_side, known, clock, tick, post)
         return _read(data_dir, settings, rules, stores)

@@ -116,6 +116,7 @@ class _Tail:
             if session.receiving is None:
                 session.receiving = set()
             session.receiving.add(packet_id)
+            state.restored_ids.add((generation, packet_id))
             entry = (generation, packet_id, offset - self._end)
             state.tick.session_writes.receiving.append(entry)
 

@@ -173,6 +173,7 @@ class Broker:
         session.permissions = state.permissions(session.principal)
         state.quotas.begins(session)
         session.receiving = set(entry.receiving) or None
+        state.restored_ids.update((session.generation, packet_id) for packet_id in entry.receiving)
         session.queue_seq_next = entry.queue_seq_next
         session.queued = entry.queued
         session.queued_bytes = entry.queued_bytes

@@ -105,8 +105,10 @@ class Publishing:
         receiving = session.receiving
         if qos:
             if receiving and qos == 2 and packet.packet_id in receiving:
-                self._repeat(link, packet, receiving)
-                return
+                if packet.dup or not self._is_used_anew(session, packet.packet_id):
+                    self._repeat(link, packet, receiving)
+                    return
+                receiving.discard(packet.packet_id)
             unanswered = link.unanswered = link.unanswered + 1
             if unanswered > self._receive_maximum and link.version is ProtocolVersion.V5:
                 self.refusing.end_at_receive_maximum(link)
@@ -192,6 +194,16 @@ class Publishing:
         self._tick.batch.accepted.append(
             Accepted(again, b"", NO_MATCH, link, packet.packet_id, receiving=receiving)
         )
+
+    def _is_used_anew(self, session: Session, packet_id: int) -> bool:
+        """Whether a PUBLISH without DUP is another message than the one that is held. It is when that one came before
+        the broker was started: a client that sends it again sets DUP [MQTT-3.3.1-1], so this one has had its PUBCOMP,
+        which the store may have lost since. On the same connection DUP says nothing [MQTT-4.3.3-10]."""
+        restored, key = self._state.restored_ids, (session.generation, packet_id)
+        if key not in restored:
+            return False
+        restored.remove(key)
+        return True
 
     def _match(self, link: Link, session: Session, packet: Publish, topic: str) -> Match | None:
         """Who gets it; None when it was refused."""

@@ -127,6 +127,7 @@ class Acknowledging:
                 link.send_packet(answer)
             return
         receiving.discard(packet_id)
+        self._state.restored_ids.discard((session.generation, packet_id))
         if not session.persistent:
             self._complete(link, packet_id)
             return

@@ -98,6 +98,9 @@ class BrokerState:
         """Durable queues; None where topics below `$queue/` are as any other."""
         self.strict_names: ApplicationLogNames | None = None
         """Names of application logs, when an APPLICATION client whose id cannot be one is refused."""
+        self.restored_ids: set[tuple[int, int]] = set()
+        """Generation and packet id of QoS 2 messages that were held when the broker started. A store that has lost its
+        last moments may not know that one was released."""
         self.generation_next = 1
         self._generations_reserved = 1
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from embermq.adapters.redis.blocking import BlockingRedis
+from embermq.adapters.redis.floor_marks import mark_keys
 from embermq.formats.redis_layout import (
     LOG_KEY,
     SCHEMA_KEY,
@@ -45,6 +46,13 @@ class RedisLogNotes:
             ended_in_order=bool(closed),
             generations=max(1, generations),
         )
+
+    def begin(self, end: int) -> None:
+        """Of a log that nothing was known of, what is below `end` is owed to nobody, and that stays so: without marks
+        the next start would read the log from its beginning. Before `open`, which says that it is known."""
+        for key in mark_keys(cluster=self._redis.is_cluster):
+            self._redis.command(key, "SET", key, end)
+        self._redis.command(LOG_KEY, "HSET", LOG_KEY, "end", end)
 
     def open(self, identity: str) -> None:
         """The data belongs to this log from now on, and this run counts as one that did not end in order."""
