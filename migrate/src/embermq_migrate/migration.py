@@ -1,7 +1,7 @@
 """`embermq pipeline migrate`: hold the broker's data directory, take generations for the sessions, start Spark.
 
-The generations are taken from broker.db, which counts them, also when the sessions go to Redis: the broker that starts
-on this data directory later gives none of them to anybody else.
+The generations are taken where they are counted, beside the sessions: a broker that starts there later gives none of
+them to anybody else.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ import sqlite3
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Struct
 
-from embermq.adapters.sqlite.connection import apply_broker_schema, log_identity, open_reader, open_writer
+from embermq.adapters.sqlite.connection import apply_broker_schema, open_writer
 from embermq.app.config import Settings
 from embermq.app.data_lock import held_data_dir
 from embermq.app.errors import EmberError, OptionError, UserError
@@ -66,7 +67,7 @@ def run_migration(order: MigrationOrder, settings: Settings, progress: Progress)
     try:
         if order.rejects is not None:
             order.rejects.touch()  # that it cannot be written is said before, not after hours
-        with _stores(order, settings) as (data_dir, work):
+        with _stores(order, settings, is_embedded=place is None) as (data_dir, work):
             terms = _terms(order, settings, (source, place), data_dir, work)
             return _migrate(terms, order, settings.pipeline, work, progress)
     except PipelineError as error:
@@ -116,15 +117,16 @@ def redis_place(url: str) -> RedisPlace:
 
 
 @contextmanager
-def _stores(order: MigrationOrder, settings: Settings) -> Iterator[tuple[Path, Path]]:
-    """(where broker.db is, where Spark may work). A dry run takes no lock: the broker may be running."""
+def _stores(order: MigrationOrder, settings: Settings, *, is_embedded: bool) -> Iterator[tuple[Path, Path]]:
+    """(where broker.db is if it is embedded, where Spark may work). A dry run takes no lock: the broker may run."""
     data_dir = Path(settings.data_dir)
     with tempfile.TemporaryDirectory(prefix="embermq-") as work:
         if not order.dry_run:
             with held_data_dir(data_dir):
-                _make_broker_db(data_dir)
+                if is_embedded:
+                    _make_broker_db(data_dir)
                 yield data_dir, Path(work)
-        elif (data_dir / "broker.db").is_file():
+        elif not is_embedded or (data_dir / "broker.db").is_file():
             yield data_dir, Path(work)
         else:
             _make_broker_db(Path(work))
@@ -171,18 +173,21 @@ def _migrate(
     from embermq.pipeline.batch import batch_session
     from embermq_migrate.job import migrate
     from embermq_migrate.old_tables import OldTables
-    from embermq_migrate.redis_sessions import claim_store
+    from embermq_migrate.redis_sessions import claim_store, take_generations
     from embermq_migrate.sqlite_sessions import prepare, settle
 
     broker_db = Path(terms.broker_db)
     OldTables(terms.source, terms.schema).close()  # what is wrong there is said before Spark is started
     if terms.redis is not None:
-        claim_store(terms.redis, _log_id(broker_db), read_only=terms.dry)
-    elif not terms.dry:
-        prepare(broker_db)
+        claim_store(terms.redis, read_only=terms.dry)
+        reserve = partial(take_generations, terms.redis)
+    else:
+        reserve = partial(reserve_generations, broker_db)
+        if not terms.dry:
+            prepare(broker_db)
     try:
         with batch_session(pipeline, order.tasks, work) as spark:
-            report = migrate(spark, terms, lambda count: reserve_generations(broker_db, count), progress)
+            report = migrate(spark, terms, reserve, progress)
     finally:
         if terms.redis is None and not terms.dry:
             settle(broker_db)
@@ -205,14 +210,6 @@ def reserve_generations(broker_db: Path, count: int) -> int:
     finally:
         connection.close()
     return first
-
-
-def _log_id(broker_db: Path) -> str:
-    connection = open_reader(broker_db)
-    try:
-        return str(log_identity(connection))
-    finally:
-        connection.close()
 
 
 def write_rejects(terms: MigrationTerms, path: Path) -> None:

@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from embermq.formats.log_record import LogRecord
 from embermq.formats.redis_layout import (
+    LOG_KEY,
     PACKET_TYPE_AT,
     PUBLISH_HEAD,
     PUBREL_TYPE,
@@ -110,8 +111,9 @@ def _put(pipe: Any, client: ClientWrites) -> None:
     )
 
 
-def claim_store(at: RedisPlace, log_id: str, *, read_only: bool) -> None:
-    """A store belongs to one broker's log: make it this one's, or refuse one of another log or another layout."""
+def claim_store(at: RedisPlace, *, read_only: bool) -> None:
+    """Make a new store one of EmberMQ that knows no log yet; refuse one of another layout, and one whose broker may be
+    running. Raises MigrationError."""
     place = at.shown
     client = connect(at)
     try:
@@ -127,20 +129,31 @@ def claim_store(at: RedisPlace, log_id: str, *, read_only: bool) -> None:
                     )
                 if read_only:
                     return
-                client.set(SCHEMA_KEY, encode_schema(log_id), nx=True)
+                client.set(SCHEMA_KEY, encode_schema(""), nx=True)
                 value = client.get(SCHEMA_KEY)
             schema = decode_schema(value)
+            is_in_use = not read_only and client.hget(LOG_KEY, "closed") == b"0"
     finally:
         client.close()
     if schema.version != SCHEMA_VERSION:
         raise MigrationError(
             f"{place} has layout version {schema.version} of EmberMQ's session data, this is {SCHEMA_VERSION}"
         )
-    if schema.log != log_id:
+    if is_in_use:
         raise MigrationError(
-            f"{place} belongs to another broker's data directory (log {schema.log}, not {log_id}):"
-            " name that one with --data-dir"
+            f"{place}: its broker is running, or has not ended in order: stop it, or start it once more and stop it"
         )
+
+
+def take_generations(at: RedisPlace, count: int) -> int:
+    """Take `count` generations that no session has or gets; returns the first. The broker is down."""
+    client = connect(at)
+    try:
+        with told(f"cannot write to {at.shown}"):
+            client.hsetnx(LOG_KEY, "generations", 1)
+            return int(client.hincrby(LOG_KEY, "generations", count)) - count
+    finally:
+        client.close()
 
 
 def connect(place: RedisPlace) -> Any:
