@@ -35,13 +35,13 @@ Stored = Callable[[], None]
 
 
 class TickStore(ABC):
-    """Makes the writes of ticks durable: the message log with what belongs to it in one atomic step, session data in
-    the same one or after it.
+    """Makes the writes of ticks durable: with the embedded log all of a tick in one atomic step; on servers its records
+    first, of which a crash may leave the first ones, then everything else, of each owner by itself.
 
-    Guarantees: all of the log's part takes effect or none; when `logged` gets a Receipt it survives what the
-    configured durability level says (`fsync`: power loss; `os`: the death of the process; `memory`: nothing yet,
-    it is written soon). Ticks take effect in the order of `submit`. Offsets follow one another without gaps. Session
-    data of a tick that was logged is never given up while the process lives.
+    Guarantees: when `logged` gets a Receipt, the records survive what the configured durability level says (`fsync`:
+    power loss; `os`: the death of the process; `memory`: nothing yet, it is written soon). Ticks take effect in the
+    order of `submit`. Offsets follow one another without gaps. What else is wanted by a tick that was logged is never
+    given up while the process lives.
     """
 
     @abstractmethod
