@@ -212,6 +212,20 @@ def test_a_deleted_queue_does_not_come_back_with_what_was_settled(stores: Server
     assert Life(stores).core.find("work") is None
 
 
+def test_a_deleted_queue_does_not_come_back_when_its_beginning_is_repeated(stores: ServersStores) -> None:
+    """As when the broker is killed while it sends again what it had no answer to."""
+    life = Life(stores)
+    asked = stores.link.asked
+    life.core.open_group("work", "g", life.now_ms)
+    life.commit()
+    assert life.core.delete("work")
+    life.commit()
+    life.settle()
+    stores.link.repeat(stores.link.asked - asked, 2)
+    kill(stores)
+    assert Life(stores).core.find("work") is None
+
+
 @pytest.mark.parametrize("ticks", [1, 2])
 def test_a_queue_made_again_under_its_name_has_nothing_of_the_one_before(
     stores: ServersStores, ticks: int

@@ -26,6 +26,9 @@ else
     if held > tonumber(generation) or (held == tonumber(generation) and held_epoch > tonumber(epoch)) then
       return false
     end
+    if held == tonumber(generation) and string.find(text, ',"ended_at":', 1, true) then
+      return false -- done again, and it was deleted since
+    end
     if held < tonumber(generation) then
       found = 2
       call('UNLINK', unpack(KEYS, 2))
