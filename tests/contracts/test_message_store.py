@@ -385,7 +385,16 @@ def test_a_server_that_is_away_is_named_without_its_password(on_server: MessageS
         assert confirmed(on_server) == 1, "still known"
         server.start()
         assert sink.write_table(table([message(0), message(1)])) == 1
+        wait_until(lambda: answers(store), what="that the server is away is believed for a moment")
         assert offsets(store) == [0, 1]
+
+
+def answers(store: MessageStore) -> bool:
+    try:
+        offsets(store)
+    except StoreUnavailable:
+        return False
+    return True
 
 
 @pytest.mark.promise("pipeline-5")

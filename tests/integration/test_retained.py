@@ -30,11 +30,11 @@ KIB_EACH = 2
 
 
 def metric(broker: BrokerProcess, name: str) -> float:
-    """The value of a metric without labels."""
+    """The value of a metric that is one number, whatever its labels."""
     url = f"http://127.0.0.1:{broker.http_port}/metrics"
     with urllib.request.urlopen(url, timeout=30) as answer:
         text = answer.read().decode()
-    found = re.search(rf"^{name} (\S+)$", text, re.MULTILINE)
+    found = re.search(rf"^{name}(?:{{.*}})? (\S+)$", text, re.MULTILINE)
     assert found, f"{name} is not among the metrics"
     return float(found.group(1))
 

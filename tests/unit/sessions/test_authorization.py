@@ -485,13 +485,32 @@ class TestChange:
         hand = under(but())
         application = hand.keeps("a", client_type=APPLICATION)
         application.subscribes("#")
+        application.drops()
         publisher = hand.connects("p")
         publisher.publishes("secret", b"1")
         publisher.publishes("open", b"2", first_id=2)
         hand.settle()
         hand.broker.authorize(but("deny receive secret"))
         dispatch(hand)
-        assert application.payloads == [b"2"]
+        back = hand.keeps("a", client_type=APPLICATION)
+        hand.settle()
+        assert back.payloads == [b"2"]
+        assert counted(hand) == (0, 0, 1)
+
+    def test_what_waits_in_the_logs_tail_and_is_denied_by_now_does_not_arrive(self) -> None:
+        hand = under(but())
+        application = hand.keeps("a", client_type=APPLICATION, receive_maximum=1, acknowledges=False)
+        application.subscribes("#")
+        publisher = hand.connects("p")
+        for packet_id, topic in enumerate(("first", "secret", "open"), 1):
+            publisher.publishes(topic, b"%d" % packet_id, first_id=packet_id)
+        hand.settle()
+        assert application.payloads == [b"1"]
+        hand.broker.authorize(but("deny receive secret"))
+        application.acknowledges = True
+        application.does(Puback(application.messages[0].packet_id))
+        hand.settle()
+        assert application.payloads == [b"1", b"3"]
         assert counted(hand) == (0, 0, 1)
 
     def test_a_session_that_is_away_keeps_its_certificate_over_a_restart(self) -> None:
