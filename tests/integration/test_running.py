@@ -16,6 +16,7 @@ from tests.support.broker_process import BrokerProcess, free_port
 from tests.support.forked_program import run_program
 from tests.support.measuring import judge
 from tests.support.mqtt_client import ConnectionEnded, MqttClient
+from tests.support.redis_server import RedisServer
 from tests.support.waiting import DEADLINE_S, wait_for, wait_until
 
 from embermq.mqtt.wire.packets import Connack, Publish, Subscription
@@ -114,13 +115,12 @@ def test_sigterm_under_full_load_ends_within_five_seconds(own_broker: BrokerProc
     assert not own_broker.is_running
 
 
-def test_sigterm_ends_a_start_that_waits_for_a_store(tmp_path: Path) -> None:
-    nobody = f"127.0.0.1:{free_port()}"
-    settings = {"stores.log": f"kafka://{nobody}", "stores.session": f"redis://{nobody}"}
+def test_sigterm_ends_a_start_that_waits_for_a_store(tmp_path: Path, redis_server: RedisServer) -> None:
+    settings = {"stores.log": f"kafka://127.0.0.1:{free_port()}", "stores.session": redis_server.url}
     broker = BrokerProcess(tmp_path, settings={**settings, "kafka.request_timeout_s": 100})
     broker.launch()
     try:
-        wait_until((tmp_path / "broker.db").exists, 20, "the start is under way")
+        wait_until((tmp_path / "users.db").exists, 20, "the start is under way")
         assert broker.stop() == 0
         assert "stopped before it was ready" in broker.output()
     finally:

@@ -391,21 +391,25 @@ def test_packet_ids_of_queues_and_of_plain_topics_never_meet(broker: BrokerProce
 @pytest.mark.promise("queues-1", "queues-32")
 def test_many_bodies_from_the_store_come_in_order(tmp_path_factory: pytest.TempPathFactory) -> None:
     queues = '[[queues]]\nname = "long"\npartitions = 1\n'
-    with queue_broker(tmp_path_factory.mktemp("bodies"), queues, queues__body_cache_bytes=50_000) as broker:
+    count = 500
+    with queue_broker(tmp_path_factory.mktemp("bodies"), queues) as broker:
 
-        async def scenario() -> None:
+        async def enqueued() -> None:
             publisher = await worker(broker, "publisher")
             keeper = await worker(broker, "keeper", acknowledges=False)
             await keeper.consumes(
                 "$queue/long", prefetch="1", ack_mode="puback"
             )  # else what one group has is gone
-            count = 500
             await publisher.enqueues("$queue/long", *(b"%d" % number for number in range(count)))
+
+        async def taken() -> None:
             takers = {prefetch: await worker(broker, f"taker{prefetch}") for prefetch in ("100", "7")}
             for prefetch, taker in takers.items():
                 await taker.consumes("$queue/long", prefetch=prefetch, ack_mode="puback")
             for taker in takers.values():
-                got = [taken.payload for taken in await taker.take(count)]
+                got = [one.payload for one in await taker.take(count)]
                 assert got == [b"%d" % number for number in range(count)]
 
-        run(scenario())
+        run(enqueued())
+        broker.restart()  # nothing of it is in memory then
+        run(taken())
