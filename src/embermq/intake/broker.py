@@ -126,7 +126,7 @@ class Broker:
                 call()
         self.publishing.committed(batch, receipt)
         if batch.enqueued and state.queues is not None:
-            state.queues.committed(batch, receipt.base_offset)
+            state.queues.committed(batch, receipt)
 
     def refused(self, batch: Batch, error: StoreError) -> None:
         """The batch could not be stored: publishers hear of it, everything else is tried again with the next."""

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from embermq.model.session import SubscriptionRow
     from embermq.mqtt.wire.packets import Publish, Subscribe, Subscription
     from embermq.mqtt.wire.properties import Properties
+    from embermq.ports.tick_store import Receipt
     from embermq.routing.queue_target import QueueTarget
     from embermq.sessions.link import Link
     from embermq.sessions.session import Delivery, Session
@@ -63,8 +64,8 @@ class DurableQueues(ABC):
         it than to publish."""
 
     @abstractmethod
-    def committed(self, batch: Batch, base_offset: int) -> None:
-        """A tick that has enqueued is durable; its first record stands at `base_offset`."""
+    def committed(self, batch: Batch, receipt: Receipt) -> None:
+        """A tick that has enqueued is durable, its records at least."""
 
     @abstractmethod
     def refused(self, batch: Batch) -> set[tuple[str, str]]:

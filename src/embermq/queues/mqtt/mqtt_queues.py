@@ -16,7 +16,7 @@ from embermq.mqtt.wire.version import ProtocolVersion
 from embermq.ports.dead_letter_alerts import DeadLetterAlerts
 from embermq.ports.errors import StoreError
 from embermq.ports.queue_store import QueueStore
-from embermq.ports.tick_store import EVERYBODY, queue_owner
+from embermq.ports.tick_store import EVERYBODY, Receipt, queue_owner
 from embermq.queues.errors import NameRefused
 from embermq.queues.mqtt.bodies import CACHE_BYTES, BodyCache
 from embermq.queues.mqtt.configuring import Configuring
@@ -124,8 +124,8 @@ class MqttQueues(DurableQueues):
             return self._configuring.configure(session, target.name, packet.payload)
         return self._control.settle(link, session, packet, target.name, Verb(target.verb))
 
-    def committed(self, batch: Batch, base_offset: int) -> None:
-        self._publishes.committed(batch, base_offset)
+    def committed(self, batch: Batch, receipt: Receipt) -> None:
+        self._publishes.committed(batch, receipt)
 
     def refused(self, batch: Batch) -> set[tuple[str, str]]:
         return self._publishes.refused(batch)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from embermq.access.authorization.rule_set import Permissions
 from embermq.mqtt.wire.reason_codes import ReasonCode
 from embermq.mqtt.wire.version import ProtocolVersion
+from embermq.ports.tick_store import Receipt, queue_owner
 from embermq.queues.errors import QueueFull, QueueRefusal, TooLarge
 from embermq.queues.mqtt.bodies import BodyCache
 from embermq.queues.mqtt.creating import Creating
@@ -75,14 +78,26 @@ class Publishes:
         if link is not None and isinstance(refusal, TooLarge) and link.version is not ProtocolVersion.V5:
             link.close(f"PUBLISH: {refusal.message}")
 
-    def committed(self, batch: Batch, base_offset: int) -> None:
-        """The records are durable: groups may see the messages."""
+    def committed(self, batch: Batch, receipt: Receipt) -> None:
+        """The records are durable. Groups may see the messages when their queue has stored them, too: a start would
+        enqueue what it finds in the log alone under other message ids than consumers had been told."""
+        stored: dict[str, list[tuple[int, int]]] = {}
         for enqueued in batch.enqueued:
-            offset = base_offset + enqueued.record
+            offset = receipt.base_offset + enqueued.record
             self._bodies.keep(offset, enqueued.message)
-            self._core.commit(enqueued.queue, enqueued.ticket, offset)
             if enqueued.dedup_id is not None:
                 self._uncommitted.discard((enqueued.queue, enqueued.dedup_id))
+            stored.setdefault(enqueued.queue, []).append((enqueued.ticket, offset))
+        for name, messages in stored.items():
+            if receipt.whole:
+                self._show(name, messages)
+            else:
+                owner = queue_owner(self._core.queue(name).generation)
+                batch.when_stored(owner, partial(self._show, name, messages))
+
+    def _show(self, name: str, messages: list[tuple[int, int]]) -> None:
+        for ticket, offset in messages:
+            self._core.commit(name, ticket, offset)
 
     def refused(self, batch: Batch) -> set[tuple[str, str]]:
         """They are not. See `QueueSide.refused`."""
