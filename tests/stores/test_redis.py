@@ -94,6 +94,7 @@ def test_a_person_with_redis_cli_finds_what_the_documents_say(
     talk(dialogue)
     wait_until(lambda: metric(broker, "session_store_waiting_ticks") == 0, 30, "all is stored")
     assert keys(redis_server) == {
+        "embermq:floor": "string",
         "embermq:schema": "string",
         "embermq:log": "hash",
         "s:ol:{p}": "string",
