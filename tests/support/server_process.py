@@ -97,6 +97,7 @@ class ServerProcess(ABC):
     def pause(self) -> None:
         """SIGSTOP: connections stay open, nobody answers."""
         os.kill(self.pid, signal.SIGSTOP)
+        wait_until(lambda: has_stopped(self.pid), STOP_S, f"{self.name} stands still")
 
     def resume(self) -> None:
         """End a pause."""
@@ -154,6 +155,19 @@ class ServerProcess(ABC):
     def _note_cpu(self) -> None:
         if self.is_running:
             self._cpu_s_before += _cpu_s(self.pid)
+
+
+def has_stopped(pid: int) -> bool:
+    """Whether no thread of a process runs after SIGSTOP: each goes on until its next turn of the CPU."""
+    return all(_state(stat) in "TZX" for stat in Path(f"/proc/{pid}/task").glob("*/stat"))
+
+
+def _state(stat: Path) -> str:
+    """The letter of proc(5): T is stopped; Z for one that has gone meanwhile."""
+    try:
+        return stat.read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return "Z"
 
 
 def _cpu_s(pid: int) -> float:

@@ -18,6 +18,7 @@ from typing import BinaryIO, Self
 from urllib.parse import quote
 
 from tests.support.broker_process import free_port
+from tests.support.server_process import has_stopped
 from tests.support.waiting import wait_until
 
 START_S = 60.0
@@ -145,8 +146,12 @@ class SqlServer(ABC):
         self.start()
 
     def pause(self) -> None:
-        """It and its children do nothing more, while their sockets stay open: what a stalled machine looks like."""
+        """It and its children do nothing more, while their sockets stay open: what a stalled machine looks like.
+
+        The signal alone stops nobody yet: a thread that is at work goes on until it has its next turn of the CPU.
+        """
         self._signal_all(signal.SIGSTOP)
+        wait_until(lambda: all(map(has_stopped, [self.pid, *_children(self.pid)])), STOP_S, "all of it stands still")
 
     def resume(self) -> None:
         """End a pause."""
