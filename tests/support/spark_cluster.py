@@ -1,4 +1,4 @@
-"""A Spark standalone cluster of the pyspark package: a master and a worker as processes of their own, on loopback."""
+"""A Spark standalone cluster of the pyspark package: a master and workers as processes of their own, on loopback."""
 
 from __future__ import annotations
 
@@ -112,4 +112,4 @@ class SparkWorker(SparkDaemon):
         return list(self.folder.glob("work/app-*/*"))
 
     def answers(self) -> bool:
-        return super().answers() and self.master.state()["aliveworkers"] == 1
+        return super().answers() and f":{self.page_port}" in str(self.master.state()["workers"])

@@ -151,7 +151,9 @@ class SqlServer(ABC):
         The signal alone stops nobody yet: a thread that is at work goes on until it has its next turn of the CPU.
         """
         self._signal_all(signal.SIGSTOP)
-        wait_until(lambda: all(map(has_stopped, [self.pid, *_children(self.pid)])), STOP_S, "all of it stands still")
+        wait_until(
+            lambda: all(map(has_stopped, [self.pid, *_children(self.pid)])), STOP_S, "all of it stands still"
+        )
 
     def resume(self) -> None:
         """End a pause."""

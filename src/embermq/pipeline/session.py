@@ -13,7 +13,13 @@ from embermq.pipeline.connector import connector_jars, lake_jars
 from embermq.pipeline.errors import PipelineSettingsError
 from embermq.pipeline.java import JavaRuntime
 from embermq.pipeline.places import Places
-from embermq.pipeline.settings import DriverSettings, PipelineSettings, is_local, is_on_loopback
+from embermq.pipeline.settings import (
+    DriverSettings,
+    PipelineSettings,
+    is_local,
+    is_on_loopback,
+    spark_options,
+)
 from embermq.pipeline.sinks.delta_table import OPTIONS
 
 LOOPBACK = "127.0.0.1"
@@ -36,7 +42,8 @@ def start_session(
     `socket_dir` is an existing directory with a short path, for the sockets between the JVM and Python.
     """
     os.environ["JAVA_HOME"] = str(java.home)
-    os.environ["PYSPARK_PYTHON"] = sys.executable  # or the workers take another Python from the path
+    if is_local(settings.master) or "PYSPARK_PYTHON" not in os.environ:  # executors may have theirs elsewhere
+        os.environ["PYSPARK_PYTHON"] = sys.executable  # or the workers take another Python from the path
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["PYSPARK_PIN_THREAD"] = "true"  # a query's thread has the query's pool
     if not is_local(settings.master):
@@ -54,6 +61,7 @@ def start_session(
     )
     options["spark.driver.extraJavaOptions"] += java_words(trust_flags(settings, java, places.scratch))
     options |= {"spark.app.name": "embermq-pipeline", "spark.master": _master(settings, partitions)}
+    options |= spark_options(settings)
     secret = cluster_secret(settings)
     # The JVM is started with these options on its command line, which everybody may read.
     SparkContext._ensure_initialized(conf=SparkConf().setAll(list(options.items())))
@@ -103,11 +111,15 @@ def scheduler_pools(settings: PipelineSettings, partitions: int) -> str:
     return f'<?xml version="1.0"?><allocations>{pools}</allocations>'
 
 
-def _place_options(settings: PipelineSettings, scratch: Path) -> dict[str, str]:
+def _place_options(settings: PipelineSettings, scratch: Path, socket_dir: Path) -> dict[str, str]:
     """What depends on where the executors are, on who may speak to them, and on which log they read."""
     options = authentication_options(settings)
     if is_local(settings.master):
-        options["spark.local.dir"] = str(scratch)
+        options |= {
+            "spark.local.dir": str(scratch),
+            # Over loopback TCP each batch waits 40 ms for a delayed acknowledgement between the JVM and its worker.
+            "spark.python.unix.domain.socket.dir": str(socket_dir),
+        }
     if is_local(settings.master) or is_on_loopback(settings.master):
         options |= {"spark.driver.bindAddress": LOOPBACK, "spark.driver.host": LOOPBACK}
     jars: list[Path] = []
@@ -145,10 +157,12 @@ def lake_options(settings: PipelineSettings) -> dict[str, str]:
 def session_options(settings: PipelineSettings, places: Places, socket_dir: Path) -> dict[str, str]:
     """Every Spark option that differs from its default, and why where it is not plain."""
     scratch = places.scratch
-    return _place_options(settings, scratch) | {
+    # The sockets of executors elsewhere are in their own temporary directories, and those of this JVM then in its own.
+    temporary = [f"-Djava.io.tmpdir={scratch}"] if is_local(settings.master) else []
+    return _place_options(settings, scratch, socket_dir) | {
         "spark.driver.memory": f"{settings.heap_mb}m",
         "spark.driver.extraJavaOptions": java_words(
-            ["-XX:+UseSerialGC", f"-Djava.io.tmpdir={scratch}", f"-Dlog4j2.configurationFile={_LOGGING}"]
+            ["-XX:+UseSerialGC", *temporary, f"-Dlog4j2.configurationFile={_LOGGING}"]
         ),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -157,9 +171,7 @@ def session_options(settings: PipelineSettings, places: Places, socket_dir: Path
         "spark.scheduler.mode": "FAIR",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(SHUFFLE_PARTITIONS),
-        # Over loopback TCP each batch waits 40 ms for a delayed acknowledgement between the JVM and its worker.
         "spark.python.unix.domain.socket.enabled": "true",
-        "spark.python.unix.domain.socket.dir": str(socket_dir),
         # Small batches: adaptive planning costs more than it saves.
         "spark.sql.adaptive.enabled": "false",
         # What a worker in Python, and the JVM beside it, hold at a time: whichever of the two is reached first.

@@ -1,5 +1,6 @@
 """Settings of the pipeline; composed by app into the broker's one schema (section `pipeline`)."""
 
+import re
 from typing import Literal
 
 from msgspec import Struct
@@ -32,7 +33,8 @@ class PipelineSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     refused."""
     master: str = "local"
     """`local` (as many task slots as cores, two more, and one for each query and partition of a log in Kafka) or
-    `local[N]`. On Kafka with stores on servers also `spark://...`, `yarn` or `k8s://...`."""
+    `local[N]`. On Kafka also `spark://...`, `yarn` or `k8s://...`, with the message store on a server and the lake in
+    object storage."""
     realtime_batch_s: int = 5
     """Length of a batch in real-time mode: records go on at once, progress is written at its end. Longer ones repeat
     more after a kill, and have fewer spikes of latency, one at each end."""
@@ -43,6 +45,10 @@ class PipelineSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     spark_secret_file: str = ""
     """File with the secret that a standalone master (`spark://...`) and its workers have as
     `spark.authenticate.secret`, 16 characters or more; other masters need none."""
+    spark_options: tuple[str, ...] = ()
+    """Options of Spark's own, `spark.NAME=VALUE` each: `spark.ui.enabled=true`, `spark.eventLog.enabled=true`,
+    `spark.executor.memory=2g`. They win over EmberMQ's; those that decide who may enter or what is exact are
+    refused."""
     jars_dir: str = ""
     """Where the jars for Kafka and the lake are (`embermq pipeline fetch-jars`); else `share/embermq/jars` of the
     Python environment in which EmberMQ is installed."""
@@ -148,6 +154,21 @@ def pin_policies(settings: PipelineSettings) -> dict[str, PinPolicy]:
 
 
 NICE_MAX = 19
+_OURS = (
+    ("spark.master", "is pipeline.master"),
+    ("spark.driver.memory", "is pipeline.heap_mb"),
+    ("spark.jars", "comes with EmberMQ (pipeline.jars_dir); other jars may read what the queries read"),
+    ("spark.authenticate", "says who may enter Spark's ports"),
+    ("spark.network.crypto", "says who may enter Spark's ports"),
+    ("spark.task.maxFailures", "decides what a query dies of"),
+    ("spark.speculation", "would write records of an application log twice"),
+    ("spark.scheduler", "gives dispatch its task slots"),
+    ("spark.sql.extensions", "is the lake's"),
+    ("spark.sql.catalog", "is the lake's"),
+    ("spark.sql.session.timeZone", "decides the dates of the lake"),
+)
+"""Beginnings of options that nobody else may set, and why."""
+_SECRET = re.compile(r"secret|passw|token|access\.?key|credential", re.IGNORECASE)
 _S3 = "s3a://"
 _REMOTE = ("spark://", "yarn", "k8s://")
 
@@ -182,8 +203,29 @@ def check_settings(settings: PipelineSettings) -> None:
         if value < least:
             raise PipelineSettingsError(f"pipeline.{name} = {value}: must be at least {least}")
     _check_lake(settings)
+    spark_options(settings)
     if settings.nice > NICE_MAX:
         raise PipelineSettingsError(f"pipeline.nice = {settings.nice}: must be at most {NICE_MAX}")
+
+
+def spark_options(settings: PipelineSettings) -> dict[str, str]:
+    """Spark's own options that the settings name. Raises PipelineSettingsError for those that are none, are EmberMQ's
+    own, or would show a secret: the JVM has them on its command line."""
+    found: dict[str, str] = {}
+    for option in settings.spark_options:
+        name, equals, value = option.partition("=")
+        name = name.strip()
+        if _SECRET.search(name):
+            raise PipelineSettingsError(
+                f"pipeline.spark_options: {name} is a secret, which everybody could read on a command line; give it "
+                "to Spark in its environment or in SPARK_CONF_DIR"
+            )
+        if not equals or not name.startswith("spark."):
+            raise PipelineSettingsError(f"pipeline.spark_options: {option!r} is not spark.NAME=VALUE")
+        if why := next((why for ours, why in _OURS if name == ours or name.startswith(f"{ours}.")), ""):
+            raise PipelineSettingsError(f"pipeline.spark_options: {name} cannot be set here, it {why}")
+        found[name] = value.strip()
+    return found
 
 
 def is_s3(settings: PipelineSettings) -> bool:
@@ -233,14 +275,18 @@ def _check_on_kafka(settings: PipelineSettings) -> None:
         raise PipelineSettingsError(
             f"pipeline.master = {settings.master!r}: use 'local', 'local[N]', 'spark://...', 'yarn' or 'k8s://...'"
         )
-    files = {"lake": "lake/", "traffic": "traffic.db"} | (
-        {} if settings.message_store else {"archive": "messages.db"}
-    )
+    files = {
+        "lake": ""
+        if is_s3(settings)
+        else f"{settings.lake_dir or 'lake/'}; set pipeline.lake_dir to {_S3}BUCKET/PATH",
+        "archive": "" if settings.message_store else "messages.db; set stores.static to an SQL server",
+    }
     for query in settings.queries:
-        if query in files:
+        if file := files.get(query):
+            name, _, instead = file.partition("; ")
             raise PipelineSettingsError(
-                f"pipeline.master = {settings.master!r}: the query {query} writes {files[query]}, a file of this "
-                "machine that a remote Spark master cannot reach; use a local master, or leave it out of "
+                f"pipeline.master = {settings.master!r}: the query {query} writes {name}, a file of this machine that "
+                f"a remote Spark master cannot reach; {instead}, use a local master, or leave it out of "
                 "pipeline.queries"
             )
     if is_standalone(settings.master) and not settings.spark_secret_file:

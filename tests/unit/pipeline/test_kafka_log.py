@@ -83,10 +83,6 @@ def test_settings_with_a_log_in_kafka_survive_the_pipe() -> None:
             "pipeline.master = 'spark://h:7077': the query lake writes lake/",
         ),
         (
-            DriverSettings(kafka=PLAIN, master="yarn", queries=("traffic",)),
-            "the query traffic writes traffic.db",
-        ),
-        (
             DriverSettings(kafka=PLAIN, master="k8s://h", queries=("archive",)),
             "the query archive writes messages.db",
         ),

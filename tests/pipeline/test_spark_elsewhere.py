@@ -1,0 +1,164 @@
+"""Every query by executors on two workers of a standalone cluster: Kafka, an SQL server and object storage, no file of
+the broker's data directory."""
+
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import deltalake
+import pytest
+from tests.contracts.message_stores import SETTINGS, MessageStores
+from tests.pipeline.driver_process import START_S, DriverProcess
+from tests.pipeline.kafka_topics import LogInKafka
+from tests.pipeline.log_writer import record
+from tests.pipeline.queries import rows_of
+from tests.support.kafka_server import KafkaServer
+from tests.support.seaweed import BUCKET, KEY, SECRET, SeaweedServer
+from tests.support.spark_cluster import FAST_START, SparkMaster, SparkWorker
+from tests.support.spark_cluster import SECRET as CLUSTER_SECRET
+from tests.support.waiting import wait_until
+
+from embermq.formats.log_record import Stamp
+from embermq.pipeline.places import Places
+from embermq.pipeline.settings import DriverSettings
+from embermq.pipeline.status import read_status
+
+RECORDS = 600
+SLOTS = 4
+EXECUTOR_MB = 640
+KEYS = {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET}
+POSITIONS = 'SELECT "partition", "offset" FROM embermq_messages ORDER BY "partition", "offset"'
+
+
+class Cluster:
+    """One master, two workers, and the storage that the lake is in."""
+
+    def __init__(self, master: SparkMaster, workers: tuple[SparkWorker, ...], seaweed: SeaweedServer) -> None:
+        self.master = master
+        self.workers = workers
+        self.seaweed = seaweed
+
+    def executors(self) -> list[int]:
+        """How many each worker has started."""
+        return [len(worker.executors()) for worker in self.workers]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    folder = tmp_path_factory.mktemp("cluster")
+    (folder / "s3").mkdir()
+    with (
+        SeaweedServer(folder / "s3") as seaweed,
+        SparkMaster(folder / "master") as master,
+        SparkWorker(folder / "one", master, SLOTS) as one,
+        SparkWorker(folder / "two", master, SLOTS) as two,
+    ):
+        yield Cluster(master, (one, two), seaweed)
+
+
+def command_lines() -> Iterator[str]:
+    """Of every process that can be seen."""
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            yield path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+
+
+def settings_on(cluster: Cluster, log: LogInKafka, folder: Path, store: str) -> DriverSettings:
+    secret_file = folder / "spark.secret"
+    secret_file.write_text(f"{CLUSTER_SECRET}\n")
+    return DriverSettings(
+        master=cluster.master.url,
+        spark_secret_file=str(secret_file),
+        spark_options=(
+            f"spark.executor.memory={EXECUTOR_MB}m",
+            "spark.eventLog.enabled=true",
+            f"spark.eventLog.dir=file://{folder / 'events'}",
+        ),
+        kafka=log.kafka,
+        message_store=store,
+        sql=SETTINGS,
+        lake_dir=f"s3a://{BUCKET}/{folder.name}",
+        lake_s3_endpoint=cluster.seaweed.endpoint,
+        lake_trigger_ms=1_000,
+        traffic_trigger_ms=1_000,
+    )
+
+
+def write_records(log: LogInKafka, topic: str) -> None:
+    """Accepted just now, or the archive would prune them as too old."""
+    now_ms = time.time_ns() // 1_000_000
+    stamp = Stamp(topic, 7, 1)
+    log.append(record(f"r{i % 7}/x", b"%d" % i, accepted_ms=now_ms, stamps=(stamp,)) for i in range(RECORDS))
+    log.append_raw(b"r0/x", b"broken", [("v", b"9.0")])
+
+
+def positions_in_lake(cluster: Cluster, settings: DriverSettings) -> list[tuple[object, ...]]:
+    place = settings.lake_dir.replace("s3a:", "s3:")
+    table = deltalake.DeltaTable(place, storage_options=cluster.seaweed.options()).to_pyarrow_table(
+        columns=["partition", "offset"]
+    )
+    return sorted(zip(table["partition"].to_pylist(), table["offset"].to_pylist(), strict=True))
+
+
+def check_counts(
+    cluster: Cluster, settings: DriverSettings, log: LogInKafka, topic: str, stores: MessageStores
+) -> None:
+    """Each good record once in the application log, the archive and the lake."""
+    good = [
+        (one.partition(), one.offset()) for one in log.read(log.kafka.log_topic) if one.value() != b"broken"
+    ]
+    assert len(good) == RECORDS and {row[0] for row in good} == {0, 1}
+    assert sorted(int(one.value() or b"") for one in log.read(topic)) == list(range(RECORDS))
+    assert stores.rows(POSITIONS) == good
+    assert positions_in_lake(cluster, settings) == good
+    assert log.count(log.kafka.rejected_topic) == 1
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.promise("pipeline-15", "pipeline-2", "pipeline-6", "pipeline-16")
+def test_all_queries_on_two_workers(
+    cluster: Cluster,
+    kafka: KafkaServer,
+    tmp_path: Path,
+    drivers: list[DriverProcess],
+    request: pytest.FixtureRequest,
+) -> None:
+    folder = tmp_path / "data"
+    (tmp_path / "events").mkdir()
+    folder.mkdir()
+    places = Places(folder)
+    stores = MessageStores("postgres", folder, request.getfixturevalue("postgres"))
+    try:
+        log = LogInKafka(kafka.bootstrap, kafka.prefix())
+        topic = log.log("backend")
+        write_records(log, topic)
+        settings = settings_on(cluster, log, tmp_path, stores.url)
+        driver = DriverProcess(places, settings, KEYS | {"JAVA_TOOL_OPTIONS": FAST_START})
+        drivers.append(driver)
+        wait_until(lambda: log.count(topic) >= RECORDS, 2 * START_S, "records are carried", poll_s=0.5)
+        for query in settings.queries:
+            log.wait_for_progress(query)
+        assert cluster.executors() == [1, 1], "workers start executors, one each"
+        application = str(cluster.master.state()["activeapps"])
+        assert f"'memoryperexecutor': {EXECUTOR_MB}," in application, "Spark's own options pass through"
+        assert not [one for one in command_lines() if CLUSTER_SECRET in one or SECRET in one]
+        check_counts(cluster, settings, log, topic, stores)
+        ((messages, late),) = rows_of(places.traffic, "SELECT SUM(messages), SUM(late) FROM traffic_window")
+        assert int(str(messages)) + int(str(late)) == RECORDS
+        wait_until(
+            lambda: {query.state for query in read_status(folder).queries} == {"running"},
+            START_S,
+            "status says that all run",
+            poll_s=0.1,
+        )
+        dispatch = read_status(folder).queries[0]
+        assert (dispatch.name, dispatch.mode, dispatch.restarts) == ("dispatch", "realtime", 0)
+        driver.process.terminate()
+        assert driver.process.wait(START_S) == 0
+        wait_until(
+            lambda: not cluster.master.state()["activeapps"], START_S, "the application has left the cluster"
+        )
+    finally:
+        stores.close()
+    assert any(path.stat().st_size for path in (tmp_path / "events").rglob("*") if path.is_file())
