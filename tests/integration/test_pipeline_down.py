@@ -32,7 +32,7 @@ def ready(broker: BrokerProcess) -> tuple[int, dict[str, Any]]:
 @pytest.mark.parametrize(("counts", "code"), [("false", 200), ("true", 503)])
 def test_a_pipeline_that_fails_is_tried_for_ever_and_told(tmp_path: Path, counts: str, code: int) -> None:
     settings = {
-        "pipeline.queries": '["dispatch"]',
+        "pipeline.queries": '["archive"]',
         "pipeline.restarts_max": 0,
         "pipeline.backoff_first_ms": 1,
         "pipeline.counts_for_ready": counts,

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+from msgspec.structs import replace
 from pyspark.sql import DataFrame, SparkSession
 from tests.pipeline.lake import offsets_in
 from tests.pipeline.log_writer import NOON_MS, LogWriter, record
@@ -85,6 +86,21 @@ def test_a_lost_checkpoint_costs_nothing_and_repeats_nothing(
     with running(spark, again) as query:
         wait_for_position(again, query, 14)
     assert sum(again.sizes) == 4 and dispatched(places) == list(range(14))
+
+
+@pytest.mark.promise("pipeline-4")
+def test_what_was_trimmed_while_nobody_was_owed_anything_is_not_missing(
+    spark: SparkSession, log: LogWriter, places: Places
+) -> None:
+    for _ in range(4):
+        log.append([record(stamps=STAMP)] * 5)
+    job = Dispatch(replace(QUICK, has_waited=True), places)
+    job.file.begin_at(3)
+    log.trim_below(10)
+    with running(spark, job) as query:
+        wait_for_position(job, query, 20)
+        assert "missing" not in job.file.counts()
+    assert dispatched(places) == list(range(10, 20))
 
 
 @pytest.mark.promise("pipeline-5", "pipeline-4")

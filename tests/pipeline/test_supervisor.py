@@ -14,7 +14,7 @@ from tests.support.waiting import wait_for
 from embermq.pipeline.places import Places
 from embermq.pipeline.settings import DriverSettings
 from embermq.pipeline.sinks.application_logs import ApplicationLogSink
-from embermq.pipeline.status import read_status
+from embermq.pipeline.status import NO_APPLICATION, read_status
 from embermq.pipeline.supervisor import FAILED_PAUSES, PipelineSupervisor, pause_ms
 
 SOON_S = 60
@@ -65,6 +65,32 @@ def test_a_driver_that_fails_again_and_again_is_tried_for_ever(places: Places, p
         played.ill.unlink()
         await wait_for(lambda: supervisor.statistics().state == "running", SOON_S, "it runs")
         assert read_status(places.data_dir).state == "running" and not supervisor.statistics().is_out
+        await supervisor.stop()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.promise("pipeline-13")
+def test_no_driver_is_started_before_something_is_to_be_done(
+    log: LogWriter, places: Places, played: PlayedDriver
+) -> None:
+    log.append([record()] * 5)
+
+    async def scenario() -> None:
+        supervisor = PipelineSupervisor(DriverSettings(queries=("dispatch",)), places.data_dir)
+        await supervisor.start(is_wanted=False)
+        for _ in range(3):
+            found = read_status(places.data_dir)
+            supervisor.note(found, is_wanted=False)
+            await asyncio.sleep(0)
+            assert (found.state, found.waits_for, found.waiting) == ("waiting", NO_APPLICATION, 0)
+            assert (supervisor.statistics().state, supervisor.statistics().pid) == ("waiting", 0)
+            assert not supervisor.statistics().is_out
+        supervisor.note(read_status(places.data_dir), is_wanted=True)
+        await wait_for(lambda: supervisor.statistics().state == "running", SOON_S, "it runs")
+        assert read_status(places.data_dir).state == "running"
+        supervisor.note(read_status(places.data_dir), is_wanted=False)
+        assert supervisor.statistics().state == "running"
         await supervisor.stop()
 
     asyncio.run(scenario())

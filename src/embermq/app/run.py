@@ -239,7 +239,7 @@ class _Application:
         ticks.wake()
         embedded.broker.system.begin(version("embermq"))
         if parts.supervisor is not None:
-            await parts.supervisor.start()
+            await parts.supervisor.start(is_wanted=service.wants_pipeline())
         self._say_ready(service, embedded)
         gc.collect()
         gc.freeze()

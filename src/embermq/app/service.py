@@ -23,7 +23,7 @@ from embermq.app.own_thread import on_own_thread
 from embermq.app.pin_news import PinNews
 from embermq.app.pipeline_news import PipelineNews, waiting_text
 from embermq.app.settings import SQLITE
-from embermq.durability.retention import RetentionState
+from embermq.durability.retention import DISPATCH, RetentionState
 from embermq.edge.listener_settings import Listener
 from embermq.edge.mqtt_server import MqttServer
 from embermq.edge.settings import Address, UnixAddress
@@ -31,7 +31,7 @@ from embermq.edge.tick_loop import TickLoop
 from embermq.model.position import offset_of, partition_of
 from embermq.pipeline.paused import pause_queries, paused_queries
 from embermq.pipeline.settings import pin_policies
-from embermq.pipeline.status import PipelineStatus, read_status
+from embermq.pipeline.status import NO_APPLICATION, PipelineStatus, read_status
 from embermq.ports.errors import StoreError
 
 if TYPE_CHECKING:
@@ -72,6 +72,7 @@ class BrokerService:
         self.queues: QueueDesk | None = None
         """None where there are no durable queues."""
         self._pipeline: PipelineStatus | None = None
+        self._pipeline_wanted = False
         self._metrics: Metrics | None = None
         self._news = PipelineNews()
         self._pins = PinNews(pin_policies(settings.pipeline))
@@ -112,6 +113,16 @@ class BrokerService:
             return "off", state in ("down", "failed")
         found = self._supervisor.statistics()
         return ("down" if found.stalled and found.state != "failed" else found.state), found.is_out
+
+    def wants_pipeline(self) -> bool:
+        """Whether Spark has anything to do: a query besides dispatch, or an application log to fill. Once it has, it
+        goes on."""
+        if not self._pipeline_wanted:
+            queries, sessions = self._settings.pipeline.queries, self._embedded.broker.state.sessions.loaded
+            self._pipeline_wanted = any(query != DISPATCH for query in queries) or (
+                DISPATCH in queries and any(session.is_application for session in sessions)
+            )
+        return self._pipeline_wanted
 
     def pipeline_status(self) -> Mapping[str, object]:
         found: dict[str, object] = msgspec.to_builtins(self._pipeline or read_status(self._data_dir))
@@ -189,11 +200,14 @@ class BrokerService:
     async def _retain(self) -> None:
         log_side = self._embedded.log_side
         state = self._embedded.broker.state
-        paused = paused_queries(self._data_dir)
+        not_held = set(paused_queries(self._data_dir))
+        if self._supervisor is not None and not self.wants_pipeline():
+            # Nobody is owed what dispatch has not read. Who comes after this line is owed nothing below the floor.
+            not_held.add(DISPATCH)
         round_of_retention = partial(
             self._embedded.retention.run,
             log_side.dispatcher_floor,
-            [query for query in log_side.holding(state.sessions.loaded) if query not in paused],
+            [query for query in log_side.holding(state.sessions.loaded) if query not in not_held],
             self._age_ms(),
         )
         retained = await on_own_thread(round_of_retention, "retention")
@@ -250,7 +264,7 @@ class BrokerService:
             is_wanted = self._pipeline.waiting > 0 and any(session.is_application for session in sessions)
             news = self._news.without_pipeline(self._pipeline.waiting if is_wanted else 0)
         else:
-            self._supervisor.note(self._pipeline)
+            self._supervisor.note(self._pipeline, is_wanted=self.wants_pipeline())
             news = self._news.since(self._supervisor.statistics(), self._pipeline)
         for level, text in news:
             LOG.log(level, text)
@@ -296,9 +310,11 @@ class BrokerService:
         settings = self._settings
         mqtt = self.bound.get("mqtt", [])
         log_side = self._embedded.log_side
-        pipeline = (
-            "starting (Spark needs some seconds; MQTT is served meanwhile)" if self._supervisor else "off"
-        )
+        pipeline = "starting (Spark needs some seconds; MQTT is served meanwhile)"
+        if self._supervisor is None:
+            pipeline = "off"
+        elif not self.wants_pipeline():
+            pipeline = f"waiting: {NO_APPLICATION}"
         lines = [f"EmberMQ {version('embermq')}"]
         for listener, addresses in self.bound.items():
             lines.append(f"  {listener:<10} {', '.join(map(str, addresses))}")

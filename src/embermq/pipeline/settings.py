@@ -27,7 +27,8 @@ class PipelineSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     enabled: bool = True
     """Whether the broker starts Spark; without it application logs wait."""
     queries: tuple[QueryName, ...] = QUERIES
-    """Which queries run. Without `dispatch` application logs wait."""
+    """Which queries run. Without `dispatch` application logs wait. With it alone Spark starts with the first
+    APPLICATION session."""
     mode: Mode = "auto"
     """`auto` is `realtime` for dispatch on Kafka and `microbatch` on the embedded log, where real-time mode is
     refused."""
@@ -93,6 +94,9 @@ class DriverSettings(PipelineSettings, frozen=True, kw_only=True, forbid_unknown
     kafka: KafkaLog | None = None
     """Where the message log is in Kafka; None for the embedded one."""
 
+    has_waited: bool = False
+    """Whether there was no APPLICATION session until now: what is not in the log any more was owed to nobody, and
+    dispatch does not count it as missing."""
     executors_wait_s: float = 15.0
     """How long dispatch in real-time mode waits for executors with enough task slots before it says that there are too
     few."""

@@ -15,12 +15,14 @@ from embermq.pipeline.paused import paused_queries
 from embermq.pipeline.places import Places
 from embermq.pipeline.sources.log_file import LogBounds, LogFile, connect_readonly, is_not_there
 
+NO_APPLICATION = "no application yet"
+"""What a pipeline waits for that has application logs to fill and nothing else to do."""
 STALE_MS = 10_000
 """A driver that has not written its status for so long does not run."""
 CANNOT_READ = "cannot read"
 """How the error of a sink's file begins that is damaged or locked."""
 
-PipelineState = Literal["starting", "running", "degraded", "backoff", "failed", "stopped", "down"]
+PipelineState = Literal["waiting", "starting", "running", "degraded", "backoff", "failed", "stopped", "down"]
 PIPELINE_STATES: tuple[PipelineState, ...] = get_args(PipelineState)
 QueryState = Literal["starting", "running", "backoff", "paused", "stopped", "down"]
 
@@ -65,7 +67,7 @@ class DriverReport(Struct, frozen=True, kw_only=True):
 class SupervisorReport(Struct, frozen=True, kw_only=True):
     """supervisor.json: what the broker says of the driver, at each change."""
 
-    state: Literal["stopped", "starting", "running", "backoff", "failed"]
+    state: Literal["stopped", "waiting", "starting", "running", "backoff", "failed"]
     pid: int = 0
     restarts: int = 0
     last_error: str = ""
@@ -111,7 +113,7 @@ class PipelineStatus(Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...]
     queries: tuple[QueryStatus, ...]
     waits_for: str = ""
-    """Why a driver that is `starting` has not started; "" for nothing in particular."""
+    """What has to come before a driver that is `waiting` or `starting` starts; "" for nothing in particular."""
 
 
 _Report = TypeVar("_Report", bound=Struct)
@@ -160,6 +162,8 @@ def read_status(data_dir: Path, now_ms: int | None = None, look: LogLook | None 
     unread = bounds.end - bounds.first if look is None else 0
     waiting = dispatch.lag_messages if dispatch is not None else unread
     state = _state(driver if alive else None, supervisor, queries)
+    if state == "waiting":
+        waiting = 0  # there is no application log
     return PipelineStatus(
         state=state,
         pid=driver.pid if driver and alive else 0,
@@ -173,7 +177,7 @@ def read_status(data_dir: Path, now_ms: int | None = None, look: LogLook | None 
         waiting=waiting,
         warnings=_warnings(state, waiting, supervisor.stalled if supervisor else "", queries),
         queries=queries,
-        waits_for=driver.waits_for if driver and alive else "",
+        waits_for=NO_APPLICATION if state == "waiting" else driver.waits_for if driver and alive else "",
     )
 
 
@@ -305,6 +309,8 @@ def _state(
 ) -> PipelineState:
     if supervisor and supervisor.state == "failed":
         return "failed"
+    if driver is None and supervisor and supervisor.state == "waiting":
+        return "waiting"
     if driver is None or (supervisor and supervisor.stalled):
         return "down"
     if driver.state == "running" and any(query.state in ("backoff", "paused") for query in queries):

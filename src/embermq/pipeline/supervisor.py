@@ -23,7 +23,7 @@ from embermq.pipeline.progress_watch import ProgressWatch
 from embermq.pipeline.settings import DriverSettings
 from embermq.pipeline.status import PipelineStatus, SupervisorReport, write_report
 
-SupervisorState = Literal["stopped", "starting", "running", "backoff", "failed"]
+SupervisorState = Literal["stopped", "waiting", "starting", "running", "backoff", "failed"]
 
 LOG = logging.getLogger(__name__)
 _LOOK_S = 1.0
@@ -67,13 +67,21 @@ class PipelineSupervisor:
         self._running_since_s = 0.0
         self._progress = ProgressWatch(settings)
         self._is_to_begin_anew = False
+        self._wanted = asyncio.Event()
         self._last_error = ""
         self._task: asyncio.Task[None] | None = None
 
-    async def start(self) -> None:
-        """Begin to keep a driver running; returns at once. No effect when the pipeline is not enabled."""
+    async def start(self, *, is_wanted: bool = True) -> None:
+        """Begin to keep a driver running, once it is wanted; returns at once. No effect when the pipeline is not
+        enabled."""
         if self._settings.enabled and self._task is None:
             self._places.work.mkdir(parents=True, exist_ok=True)
+            if is_wanted:
+                self._wanted.set()
+            else:
+                self._settings = msgspec.structs.replace(self._settings, has_waited=True)
+                self._places.status.unlink(missing_ok=True)
+                self._enter("waiting")
             self._task = asyncio.create_task(self._keep(), name="pipeline-supervisor")
 
     async def stop(self, timeout_s: float | None = None) -> None:
@@ -94,10 +102,13 @@ class PipelineSupervisor:
             self._state, pid, self._restarts, self._last_error, self._progress.stalled
         )
 
-    def note(self, found: PipelineStatus) -> None:
-        """Take what a look at the pipeline has found: a driver that gets nothing done is begun anew."""
+    def note(self, found: PipelineStatus, *, is_wanted: bool = True) -> None:
+        """Take what a look at the pipeline has found: a driver that gets nothing done is begun anew. What has been
+        wanted once stays so."""
         if self._task is None:
             return
+        if is_wanted:
+            self._wanted.set()
         before = self._progress.stalled
         if self._progress.look(found, time.monotonic()) and self._child is not None:
             self._is_to_begin_anew = True
@@ -105,6 +116,7 @@ class PipelineSupervisor:
             self._enter(self._state)
 
     async def _keep(self) -> None:
+        await self._wanted.wait()
         while True:
             self._enter("starting")
             try:
@@ -178,6 +190,8 @@ class PipelineSupervisor:
         now_s = time.monotonic()
         if self._state != "running" and self._driver_runs(pid):
             self._running_since_s = now_s
+            # Its queries have begun: what is missing from now on was owed to somebody.
+            self._settings = msgspec.structs.replace(self._settings, has_waited=False)
             self._enter("running")
         elif self._state == "running" and now_s - self._running_since_s > _HEALTHY_S:
             self._failures, self._has_failed = 0, False

@@ -1,11 +1,14 @@
 """dispatch: message log -> application logs."""
 
+from contextlib import closing
+
 from pyspark.sql import DataFrame, SparkSession
 
 from embermq.pipeline.jobs.stream_job import StreamJob
 from embermq.pipeline.places import Places
 from embermq.pipeline.settings import DriverSettings
 from embermq.pipeline.sinks.application_logs import ApplicationLogSink
+from embermq.pipeline.sources.log_file import LogFile
 from embermq.pipeline.transforms.dispatch import application_entries
 
 
@@ -22,6 +25,17 @@ class Dispatch(StreamJob):
     @property
     def trigger_ms(self) -> int:
         return self.settings.dispatch_trigger_ms
+
+    def confirmed(self) -> int | None:
+        position = super().confirmed()
+        if position is not None and self.settings.has_waited:
+            with closing(LogFile(self.places.log)) as log:
+                bounds = log.bounds()
+            if bounds is not None and bounds.first > position:
+                with self.file.transaction():
+                    self.file.move_to(bounds.first)
+                return bounds.first
+        return position
 
     def read(self, spark: SparkSession, start: int) -> DataFrame:
         return application_entries(self.read_log(spark, start, "route"))

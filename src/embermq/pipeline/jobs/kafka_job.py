@@ -128,7 +128,7 @@ class KafkaJob(QueryJob):
                     f"{self.kafka.positions.kafka.log_topic}, partition {partition}, ends at {bounds.end}, before "
                     f"{at}, up to which {self.name} has already worked: they are not of the same life"
                 )
-            if at < bounds.first:
+            if at < bounds.first and not (self.name == "dispatch" and self.settings.has_waited):
                 self.missing += bounds.first - at
                 log.warning(
                     "%s: offsets %d to %d of partition %d were removed from the log before they were read",
