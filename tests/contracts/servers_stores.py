@@ -23,7 +23,6 @@ from embermq.adapters.redis.queue_store import RedisQueueStore
 from embermq.adapters.redis.sessions import RedisSessionStore
 from embermq.adapters.redis.settings import RedisSettings
 from embermq.adapters.redis.state_writer import RedisStateWriter
-from embermq.delivery.direct.path import DirectPath
 from embermq.durability.log_first import LogFirstStore
 from embermq.durability.settings import SessionStoreSettings
 from embermq.model.tick_writes import TickWrites
@@ -71,7 +70,7 @@ class ServersStores(Stores):
             self.link, self.owners, self.posted.put, "here", queues=queue_owners, mark_s=0
         )
         self.tick = Tick()
-        self.state = BrokerState(MqttSettings(), self.tick, DirectPath(), DirectPath())
+        self.state = BrokerState(MqttSettings(), self.tick)
         appender, self.log, end = self._open_log()
         self.state.log_end = end
         self.store = self.servers = LogFirstStore(

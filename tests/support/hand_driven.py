@@ -274,18 +274,17 @@ class HandDrivenBroker:
             device or DeviceSettings(),
             application or ApplicationSettings(),
         )
-        direct = DirectPath()
-        self.device = DevicePath(self.queue, self.settings[1])
-        self.parking = Parking(self.settings[2], StandInParkedMessages(self.store))
-        self.notices: list[str] = []
-        self.parking.on_parked = self.notices.append
-        self.applications = self._make_readers()
-        self.delivery = DurablePath(self.device, self._with_shared(feeds))
         self.authorization = authorization
-        self.state = BrokerState(self.settings[0], Tick(), direct, self.delivery, authorization)
-        self.state.rules = rules
-        direct.attach(self.state)
-        self.delivery.attach(self.state)
+        state = self.state = BrokerState(self.settings[0], Tick(), authorization)
+        state.rules = rules
+        self.device = DevicePath(state, self.queue, self.settings[1])
+        self.notices: list[str] = []
+        self.parking = Parking(
+            state, self.settings[2], StandInParkedMessages(self.store), self.notices.append
+        )
+        self.applications = self._make_readers()
+        self.delivery = DurablePath(state, self.device, self._with_shared(feeds))
+        state.direct, state.durable = DirectPath(state), self.delivery
         self.broker = Broker(self.state)
         if logs is not None:
             self.state.share_by_logs(logs, 2)
@@ -309,11 +308,11 @@ class HandDrivenBroker:
         kafka = self.kafka
         if kafka is None:
             feeds = EmbeddedFeeds(self.application_log, self.log, self.bodies)
-            return FedReaders(LogPlace(feeds, StandInReaderPositions(self.store)), self.parking)
+            return FedReaders(self.state, LogPlace(feeds, StandInReaderPositions(self.store)), self.parking)
         kafka.begin()
         positions = StandInReaderPositions(self.store)
         place = LogPlace(kafka.feeds, positions, OwnPlace(kafka.logs, kafka.progress, kafka.records))
-        return FedReaders(place, self.parking)
+        return FedReaders(self.state, place, self.parking)
 
     def _with_shared(self, feeds: HandFeeds | None) -> ApplicationDelivery:
         self.feeds, self.progress = feeds, HandProgress()
@@ -321,7 +320,7 @@ class HandDrivenBroker:
             return self.applications
         feeds.members.clear()
         place = SharedPlace(feeds, self.logs, self.progress, self.store.shared)
-        self.shared = SharedReaders(place, self.parking)
+        self.shared = SharedReaders(self.state, place, self.parking)
         return OwnAndShared(self.applications, self.shared)
 
     def _restore(self) -> int:

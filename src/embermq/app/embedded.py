@@ -20,12 +20,19 @@ from embermq.adapters.sqlite.tick_tables import TickTables
 from embermq.app.clock_file import ClockFile
 from embermq.app.config import Settings
 from embermq.app.log_side import Post
-from embermq.app.opened import OpenedBroker, call_all, make_broker, open_queues, open_retention
+from embermq.app.opened import (
+    OpenedBroker,
+    call_all,
+    make_broker,
+    make_parking,
+    make_state,
+    open_queues,
+    open_retention,
+)
 from embermq.app.segment_log import open_segment_log
 from embermq.delivery.application.embedded_feeds import EmbeddedFeeds
 from embermq.delivery.application.fed_readers import FedReaders
 from embermq.delivery.application.log_place import LogPlace
-from embermq.delivery.application.parking import Parking
 from embermq.durability.recovery import Recovery
 from embermq.formats.log_record import RecordError
 from embermq.ports.errors import StoreError
@@ -61,11 +68,11 @@ def open_embedded(
 
     application_log = SqliteApplicationLog(database, data_dir / "applications.db")
     bodies = SqliteParkedBodies(data_dir)
-    parking = Parking(settings.application, SqliteParkedMessages(database))
+    state = make_state(settings, rules, tick)
+    parking = make_parking(state, settings, SqliteParkedMessages(database))
     feeds = EmbeddedFeeds(application_log, log_side.log, bodies)
-    readers = FedReaders(LogPlace(feeds, SqliteReaderPositions(database)), parking)
-    broker, delivery = make_broker(settings, SqliteDeviceQueue(database), readers, rules, tick)
-    state = broker.state
+    readers = FedReaders(state, LogPlace(feeds, SqliteReaderPositions(database)), parking)
+    broker, delivery = make_broker(state, settings, SqliteDeviceQueue(database), readers)
     own = None if settings.log.durability == "memory" else path
     queue_store = SqliteQueueStore(database, own, log_side.open_reader, post)
 

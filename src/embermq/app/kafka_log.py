@@ -43,6 +43,7 @@ from embermq.ports.reader_positions import ReaderPositions
 from embermq.ports.receipt_log import ReceiptStatistics
 from embermq.ports.shared_groups import SharedGroups
 from embermq.sessions.session import Session
+from embermq.sessions.state import BrokerState
 
 WORTH_S = 2.0
 """How long a report waits for an answer of Kafka, and three times as long for Kafka itself."""
@@ -167,18 +168,18 @@ class KafkaLogSide(LogSide):
             held.add(DISPATCH)
         return tuple(sorted(held))
 
-    def feed_applications(self, store: ReaderPositions, parking: Parking) -> FedReaders:
+    def feed_applications(self, state: BrokerState, store: ReaderPositions, parking: Parking) -> FedReaders:
         address, kafka = self._admin.address, self._settings.kafka
         feeds = self._feeds = KafkaApplicationFeeds(address, kafka, self._post, failures=self._failures)
         records = KafkaSourceRecords(address, kafka, self._topic.name, self._post, self._failures)
         place = LogPlace(feeds, store, OwnPlace(self._applications, self.progress, records))
-        return FedReaders(place, parking)
+        return FedReaders(state, place, parking)
 
-    def share_applications(self, store: SharedGroups, parking: Parking) -> SharedReaders:
+    def share_applications(self, state: BrokerState, store: SharedGroups, parking: Parking) -> SharedReaders:
         address, kafka = self._admin.address, self._settings.kafka
         feeds = self._shared_feeds = KafkaSharedFeeds(address, kafka, self._post, failures=self._failures)
         place = SharedPlace(feeds, self._applications, self.progress, store)
-        return SharedReaders(place, parking)
+        return SharedReaders(state, place, parking)
 
     def close(self) -> None:
         if self._shared_feeds is not None:

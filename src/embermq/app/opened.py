@@ -30,6 +30,7 @@ from embermq.intake.broker import Broker
 from embermq.pipeline.settings import pin_policies
 from embermq.ports.dead_letter_alerts import DeadLetterAlerts
 from embermq.ports.device_queue import DeviceQueue
+from embermq.ports.parked_messages import ParkedMessages
 from embermq.ports.queue_store import QueueStore
 from embermq.ports.tick_store import TickStore
 from embermq.queues.mqtt.mqtt_queues import MqttQueues
@@ -71,23 +72,26 @@ class OpenedBroker(Struct):
     """None where application logs are a part of the message log."""
 
 
-def make_broker(
-    settings: Settings,
-    queue: DeviceQueue,
-    applications: ApplicationDelivery,
-    rules: RuleSet | None,
-    tick: Tick,
-) -> tuple[Broker, DurablePath]:
-    """Without anything that is stored."""
-    direct = DirectPath()
-    delivery = DurablePath(DevicePath(queue, settings.device), applications)
-    mqtt = with_memory_limits(settings.mqtt, memory_bytes())
-    state = BrokerState(mqtt, tick, direct, delivery, settings.authorization)
+def make_state(settings: Settings, rules: RuleSet | None, tick: Tick) -> BrokerState:
+    """Without anything that is stored, and without its ways to sessions."""
+    state = BrokerState(with_memory_limits(settings.mqtt, memory_bytes()), tick, settings.authorization)
     state.rules = rules
     if not settings.application.client_id_validation:
         state.strict_names = ApplicationLogNames(settings.kafka.prefix, client_id_validation=False)
-    direct.attach(state)
-    delivery.attach(state)
+    return state
+
+
+def make_parking(state: BrokerState, settings: Settings, store: ParkedMessages) -> Parking:
+    """Operators are told in the log."""
+    return Parking(state, settings.application, store, partial(LOG.warning, "%s"))
+
+
+def make_broker(
+    state: BrokerState, settings: Settings, queue: DeviceQueue, applications: ApplicationDelivery
+) -> tuple[Broker, DurablePath]:
+    """With its ways to sessions."""
+    delivery = DurablePath(state, DevicePath(state, queue, settings.device), applications)
+    state.direct, state.durable = DirectPath(state), delivery
     return Broker(state), delivery
 
 

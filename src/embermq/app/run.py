@@ -147,9 +147,8 @@ def _make_parts(settings: Settings, data_dir: Path, open_stores: OpenStores) -> 
         linger_ms=COMMIT_LINGER_MS,
         poll_ms=LOGS_POLL_MS,
         clock=embedded.clock.clock,
+        on_failing=_report_store,
     )
-    ticks.on_failing = _report_store
-    embedded.parking.on_parked = partial(LOG.warning, "%s")
     server = MqttServer(
         embedded.broker,
         ticks,

@@ -13,13 +13,20 @@ from embermq.app.clock_file import ClockFile
 from embermq.app.config import Settings
 from embermq.app.kafka_log import KafkaLogSide
 from embermq.app.log_side import Post
-from embermq.app.opened import OpenedBroker, call_all, make_broker, open_queues, open_retention
+from embermq.app.opened import (
+    OpenedBroker,
+    call_all,
+    make_broker,
+    make_parking,
+    make_state,
+    open_queues,
+    open_retention,
+)
 from embermq.app.places_noted import noted_places
 from embermq.app.redis_state import RedisState
 from embermq.delivery.application.fed_readers import FedReaders
 from embermq.delivery.application.log_lifecycle import LogLifecycle
 from embermq.delivery.application.own_and_shared import OwnAndShared
-from embermq.delivery.application.parking import Parking
 from embermq.delivery.application.shared_readers import SharedReaders
 from embermq.durability.completion import complete, lagging
 from embermq.durability.log_first import LogFirstStore
@@ -97,11 +104,11 @@ def _read(data_dir: Path, settings: Settings, rules: RuleSet | None, stores: _St
         stores.tick,
         stores.post,
     )
-    parking = Parking(settings.application, redis.parked)
-    readers = log_side.feed_applications(redis.readers, parking)
-    shared = log_side.share_applications(redis.shared, parking)
-    broker, delivery = make_broker(settings, redis.queue, OwnAndShared(readers, shared), rules, tick)
-    state = broker.state
+    state = make_state(settings, rules, tick)
+    parking = make_parking(state, settings, redis.parked)
+    readers = log_side.feed_applications(state, redis.readers, parking)
+    shared = log_side.share_applications(state, redis.shared, parking)
+    broker, delivery = make_broker(state, settings, redis.queue, OwnAndShared(readers, shared))
 
     queues = open_queues(state, settings, redis.queues, log_side, data_dir, post=post)
     stored, retained = redis.sessions.load(), redis.sessions.load_retained()

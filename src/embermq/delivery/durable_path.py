@@ -20,17 +20,11 @@ from embermq.sessions.tick import Accepted
 class DurablePath(DeliveryPath):
     """Hands each call to the room that owns the delivery."""
 
-    def __init__(self, device: DevicePath, applications: ApplicationDelivery) -> None:
+    def __init__(self, state: BrokerState, device: DevicePath, applications: ApplicationDelivery) -> None:
         self.device = device
         self.applications = applications
         self._receipts = Receipts()
-        self._state: BrokerState
-
-    def attach(self, state: BrokerState) -> None:
-        """Complete the circle: the state names its paths, the paths use the state."""
         self._state = state
-        self.device.attach(state)
-        self.applications.attach(state)
 
     def deliver(self, session: Session, receiver: Receiver, accepted: Accepted) -> None:
         self.device.deliver(session, receiver, accepted)

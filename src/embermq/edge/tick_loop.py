@@ -52,7 +52,9 @@ class TickLoop:
         linger_ms: float,
         poll_ms: int,
         clock: BrokerClock | None = None,
+        on_failing: Callable[[str], None] = lambda _text: None,
     ) -> None:
+        """`on_failing` is called once when the store begins to fail, and with "" when it works again."""
         self._loop = asyncio.get_running_loop()
         self._broker = broker
         self._state = broker.state
@@ -61,9 +63,7 @@ class TickLoop:
         self._applications = delivery.applications
         self._store = store
         self._clock = clock or BrokerClock()
-        self._device.requests.begin_tick = self._applications.begin_tick = self.wake
-        if broker.state.queues is not None:
-            broker.state.queues.wake_by(self.wake)
+        self._tick.wake = self.wake
         self._linger_s = linger_ms / 1000
         self._poll_s = poll_ms / 1000
         self._scheduled = False
@@ -81,8 +81,7 @@ class TickLoop:
         self._failure: StoreError | None = None
         self._idle_waiters: list[asyncio.Future[None]] = []
         self._polling: asyncio.TimerHandle | None = None
-        self.on_failing: Callable[[str], None] = lambda _text: None
-        """Called once when the store begins to fail, and with "" when it works again."""
+        self._on_failing = on_failing
 
     def statistics(self) -> TickStatistics:
         """A snapshot."""
@@ -239,14 +238,14 @@ class TickLoop:
             works_again = self._failure is not None
             self._failure = self._state.store_failure = None
             if works_again:
-                self.on_failing("")
+                self._on_failing("")
             self._finish(batch, result)
             if works_again:
                 self._device.store_works()
         else:
             self._retry_at_ms = self._tick.now_ms + RETRY_MS
             if self._failure is None:
-                self.on_failing(str(result))
+                self._on_failing(str(result))
             self._failure = self._state.store_failure = result
             self._broker.refused(batch, result)
         self._read_on()

@@ -95,8 +95,6 @@ class SharedLogs:
         """Whether all stored sessions are there."""
         self._leaving: Counter[str] = Counter()
         """Logs that nobody wants, as long as that is not durable: after a crash they would be wanted again."""
-        self.begin_tick: Callable[[], None] = _nothing_to_do
-        """Called before an answer is taken, which comes outside a tick."""
         self.on_joined: Callable[[Session, Subscriber, SharedGroup], None] = _nothing
         """A session is a member from now on, or has other options now."""
         self.on_left: Callable[[Session, Subscriber, SharedGroup], None] = _nothing
@@ -214,7 +212,7 @@ class SharedLogs:
                 self.gone(log)
 
     def _answered(self, log: SharedLog, answer: FoundLog | StoreError) -> None:
-        self.begin_tick()
+        self._state.tick.wake()
         log.asked = False
         waiting, log.waiting = log.waiting, []
         if self._by_filter.get(log.topic_filter) is not log:
@@ -339,10 +337,6 @@ def _is_cut(log: SharedLog, group: SharedGroup, found: FoundLog) -> bool:
 
 
 def _nothing(_session: Session, _subscriber: Subscriber, _group: SharedGroup) -> None:
-    return
-
-
-def _nothing_to_do() -> None:
     return
 
 

@@ -152,10 +152,6 @@ class DurableQueues(ABC):
         """Do what is due and hand out what can be handed out; once a tick, before its commit."""
 
     @abstractmethod
-    def wake_by(self, begin_tick: Callable[[], None]) -> None:
-        """`begin_tick` has a tick run soon: something came between ticks."""
-
-    @abstractmethod
     def stop(self) -> None:
         """The broker is about to end: nothing is handed out any more, and a connection that ends from now on is no
         failure of its consumer."""

@@ -45,8 +45,6 @@ class BrokerState:
         self,
         settings: MqttSettings,
         tick: Tick,
-        direct: DeliveryPath,
-        durable: DeliveryPath,
         authorization: AuthorizationSettings | None = None,
     ) -> None:
         self.settings = settings
@@ -55,8 +53,10 @@ class BrokerState:
         self.rules: RuleSet | None = None
         """None: everybody may do everything, and nothing is asked."""
         self.tick = tick
-        self.direct = direct
-        self.durable = durable
+        self.direct: DeliveryPath
+        """To sessions that end with their connection."""
+        self.durable: DeliveryPath
+        """To persistent sessions."""
         self.counters = Counters()
         self.quotas = Quotas(settings, self.counters)
         self.tell: client_events.Tell = client_events.ignore

@@ -131,7 +131,7 @@ class Batch(Struct):
 class Tick:
     """The present moment, shared by every part of the broker."""
 
-    __slots__ = ("batch", "dirty", "now_ms", "offset_ms", "session_writes", "under_way", "writes")
+    __slots__ = ("batch", "dirty", "now_ms", "offset_ms", "session_writes", "under_way", "wake", "writes")
 
     def __init__(self, now_ms: int = 0, offset_ms: int | None = 0) -> None:
         self.now_ms = now_ms
@@ -141,6 +141,9 @@ class Tick:
         self.dirty: list[Link] = []
         self.under_way: TickWrites | None = None
         """What the tick wants that is being committed: stores do not show it yet."""
+        self.wake: Callable[[], None] = _nobody_waits
+        """Called before something is taken that comes by itself, as the answer of a store: whoever runs ticks sets the
+        time and has one run soon."""
         self._begin()
 
     def _begin(self) -> None:
@@ -187,3 +190,7 @@ class Tick:
         self.writes.put_before(failed.writes)
         self.batch.after_log[:0] = failed.after_log
         self.batch.after_commit[:0] = failed.after_commit
+
+
+def _nobody_waits() -> None:
+    """Before ticks are run."""

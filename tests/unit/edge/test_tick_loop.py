@@ -27,9 +27,13 @@ class Running:
         self.hand = HandDrivenBroker()
         self.failed: list[str] = []
         self.ticks = TickLoop(
-            self.hand.broker, self.hand.delivery, self.hand.store, linger_ms=linger_ms, poll_ms=10
+            self.hand.broker,
+            self.hand.delivery,
+            self.hand.store,
+            linger_ms=linger_ms,
+            poll_ms=10,
+            on_failing=self.failed.append,
         )
-        self.ticks.on_failing = self.failed.append
         self.answers: Callable[[], StoreError | None] = lambda: None
         self._submitted = self.hand.store.submit
         self.commits = 0

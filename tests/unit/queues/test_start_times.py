@@ -32,7 +32,7 @@ class Hand(HandDrivenBroker):
             StandInQueueStore(self.store),
             lambda time_ms, then: self.asked.append((time_ms, then)),
         )
-        self.queues.wake_by(self._begin_tick)
+        self.state.tick.wake = self._begin_tick
         self.state.queues = self.queues
 
     def _begin_tick(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from embermq.delivery.direct.path import DirectPath
 from embermq.model.client_type import ClientType
 from embermq.model.message import Message
 from embermq.model.queue_rows import Attempts
@@ -39,10 +38,9 @@ class Pipe(Link):
 
 class Desk:
     def __init__(self) -> None:
-        path = DirectPath()
         self.began: list[int] = []
         self.writing = Writing(
-            BrokerState(MqttSettings(), Tick(), path, path),
+            BrokerState(MqttSettings(), Tick()),
             lambda _session, delivery: self.began.append(delivery.packet_id),
         )
         row = SessionRow("c", 1, 1, ClientType.DEVICE, "", 5, 0, True, 0, 0)

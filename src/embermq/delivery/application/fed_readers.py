@@ -65,8 +65,8 @@ class FedReaders(ApplicationDelivery):
 
     life: LogProvider
 
-    def __init__(self, place: LogPlace, parking: Parking) -> None:
-        super().__init__()
+    def __init__(self, state: BrokerState, place: LogPlace, parking: Parking) -> None:
+        self._state = state
         self._place = place
         self.offsets_are_sources = place.own is None
         self._parking = parking
@@ -77,19 +77,16 @@ class FedReaders(ApplicationDelivery):
         """Generation -> records that logs have lost, and that are settled or go on from elsewhere."""
         self._fetches: dict[int, _Fetch] = {}
         """Generation -> what the message log is asked for, and what it has answered."""
-        self._window = SlidingWindow(self, self.pump, parking)
+        self._window = SlidingWindow(state, self, self.pump, parking)
         self._partly_free: set[Session] = set()
         """With something that waits, and room in windows of which most is under way."""
-        self._state: BrokerState
         self.log_end = TailsEnd()
         self._handed: set[Session] = set()
         """Whose tails have got something since the log was handed on last."""
         own = place.own
-        self._rounds = None if own is None else Rounds(self, self._window, own.progress, own.logs)
-        parking.begin_tick = self._begin_tick
-
-    def _begin_tick(self) -> None:
-        self.begin_tick()
+        self._rounds = None if own is None else Rounds(state.tick, self, self._window, own.progress, own.logs)
+        if own is None:
+            self.life = PartOfLog(state)
 
     def __len__(self) -> int:
         return len(self._readers)
@@ -97,12 +94,6 @@ class FedReaders(ApplicationDelivery):
     @property
     def failing(self) -> str:
         return self._place.feeds.failing
-
-    def attach(self, state: BrokerState) -> None:
-        self._state = state
-        self._window.attach(state)
-        if self._place.own is None:
-            self.life = PartOfLog(state)
 
     def committed(self, generation: int, then: CommittedFound) -> None:
         """By partition of a session's log, below which offset all is settled, as it is stored."""
@@ -145,7 +136,7 @@ class FedReaders(ApplicationDelivery):
         if self._recalling.get(session) is not waiting:
             return
         waiting.log = found
-        self.begin_tick()
+        self._state.tick.wake()
         load = partial(self._load, session, waiting, found)
         if waiting.has_waited:
             self._state.tick.batch.when_stored(session.generation, load)
@@ -166,7 +157,7 @@ class FedReaders(ApplicationDelivery):
         if isinstance(stored, StoreError):
             self._refuse(session, waiting, stored)
             return
-        self.begin_tick()
+        self._state.tick.wake()
         waiting.stored = stored = self._with_unstored(session, stored)
         subscribed = bool(session.subscriptions)
         self._read_marked(session, waiting, standing(stored, found, subscribed=subscribed))
@@ -293,7 +284,7 @@ class FedReaders(ApplicationDelivery):
         if isinstance(records, StoreError):
             LOG.error("client %r is refused: %s", session.client_id, records)
             return
-        self.begin_tick()
+        self._state.tick.wake()
         fetch = self._fetches.pop(session.generation, None)
         if fetch is not None:
             fetch.drop()
@@ -360,7 +351,7 @@ class FedReaders(ApplicationDelivery):
         """Its place is in store."""
         session = reader.session
         if self._recalling.get(session) is waiting:
-            self.begin_tick()
+            self._state.tick.wake()
             del self._recalling[session]
             self._ready[session] = reader
             waiting.then()
@@ -438,7 +429,7 @@ class FedReaders(ApplicationDelivery):
         session = reader.session
         if self._readers.get(session) is not reader:
             return
-        self.begin_tick()
+        self._state.tick.wake()
         LOG.error(
             "client %r is disconnected, its log is made again when it returns: %s", session.client_id, reason
         )
@@ -467,7 +458,7 @@ class FedReaders(ApplicationDelivery):
     # Messages
 
     def came(self, reader: FedReader) -> None:
-        self.begin_tick()
+        self._state.tick.wake()
         self.pump(reader.session)
 
     def pump(self, session: Session) -> None:

@@ -40,7 +40,8 @@ TOKENS_SHARE = 10
 class LaneSender:
     """Sends the messages of all lanes of a broker."""
 
-    def __init__(self, settings: ApplicationSettings) -> None:
+    def __init__(self, state: BrokerState, settings: ApplicationSettings) -> None:
+        self._state = state
         self._settings = settings
         self._strategy = AckStrategy(settings.ack_strategy)
         self._timeout_ms = int(settings.pack_timeout_s * 1000)
@@ -48,11 +49,6 @@ class LaneSender:
         self._attempts: dict[int, dict[str, ResendCounts]] = {}
         """By the session's generation and the lane's name."""
         self._paces: dict[Session, TokenBucket] = {}
-        self._state: BrokerState
-
-    def attach(self, state: BrokerState) -> None:
-        """Complete the circle, as for the paths."""
-        self._state = state
 
     # Connections
 

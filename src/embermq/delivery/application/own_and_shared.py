@@ -6,25 +6,14 @@ from functools import partial
 from embermq.delivery.application.readers import ApplicationDelivery
 from embermq.delivery.application.shared_readers import SharedReaders
 from embermq.sessions.session import Delivery, Session
-from embermq.sessions.state import BrokerState
 
 
 class OwnAndShared(ApplicationDelivery):
     """Hands each call to those whom it is for. A client's own log comes first."""
 
     def __init__(self, own: ApplicationDelivery, shared: SharedReaders) -> None:
-        super().__init__()
         self._own = own
         self._shared = shared
-        own.begin_tick = self._begin_tick
-        shared.begin_tick = self._begin_tick
-
-    def _begin_tick(self) -> None:
-        self.begin_tick()
-
-    def attach(self, state: BrokerState) -> None:
-        self._own.attach(state)
-        self._shared.attach(state)
 
     def __len__(self) -> int:
         return max(len(self._own), len(self._shared))

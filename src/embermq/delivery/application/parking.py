@@ -59,11 +59,19 @@ class _ParkedLane(SideLane):
 
 
 class Parking:
-    """The parked messages of all sessions. `on_parked` is told in a sentence what an operator has to know."""
+    """The parked messages of all sessions. `tell` is told in a sentence what an operator has to know."""
 
-    def __init__(self, settings: ApplicationSettings, store: ParkedMessages) -> None:
+    def __init__(
+        self,
+        state: BrokerState,
+        settings: ApplicationSettings,
+        store: ParkedMessages,
+        tell: Callable[[str], None],
+    ) -> None:
+        self._state = state
         self.settings = settings
-        self.sender = LaneSender(settings)
+        self.sender = LaneSender(state, settings)
+        self._tell = tell
         self._store = store
         self._parked: dict[int, dict[int, ParkedState]] = {}
         """Generation -> number -> all but the message."""
@@ -75,15 +83,6 @@ class Parking:
         """Of connected sessions that have something here."""
         self._full: set[int] = set()
         self._failing = ""
-        self._state: BrokerState
-        self.on_parked: Callable[[str], None] = lambda _text: None
-        self.begin_tick: Callable[[], None] = lambda: None
-        """Called before something is taken that comes by itself, outside a tick."""
-
-    def attach(self, state: BrokerState) -> None:
-        """Complete the circle, as for the paths."""
-        self._state = state
-        self.sender.attach(state)
 
     def restore(self, sessions: Iterable[Session]) -> None:
         """Go on from what is stored, before anybody is connected. Raises StoreError."""
@@ -163,19 +162,19 @@ class Parking:
     def _say_full(self, session: Session) -> None:
         if session.generation not in self._full:
             self._full.add(session.generation)
-            self.on_parked(
+            self._tell(
                 f"no more is parked for {session.client_id!r}: it has {PARKED_MAX} messages already; "
                 "others are sent again without end"
             )
 
     def _say_failing(self, text: str) -> None:
         if text and not self._failing:
-            self.on_parked(f"what is parked cannot be sent again now: {text}")
+            self._tell(f"what is parked cannot be sent again now: {text}")
         self._failing = text
 
     def say_parked(self, session: Session, count: int) -> None:
         """So many have just been parked together."""
-        self.on_parked(
+        self._tell(
             f"parked {count} messages that {session.client_id!r} did not acknowledge, sent {self.settings.retries + 1} "
             "times each; see embermq sessions parked"
         )
@@ -312,7 +311,7 @@ class Parking:
             self._say_failing(str(found))  # looked at again when the client's log is
             return
         self._say_failing("")
-        self.begin_tick()
+        self._state.tick.wake()
         self._pack(lane, link, found)
 
     def _pack(self, lane: _ParkedLane, link: Link, found: Mapping[int, ParkedMessage | None]) -> None:

@@ -8,7 +8,6 @@ from collections.abc import Callable
 
 from embermq.routing.router import Receiver
 from embermq.sessions.session import Delivery, Session
-from embermq.sessions.state import BrokerState
 from embermq.sessions.tick import Accepted
 
 
@@ -17,15 +16,6 @@ class ApplicationDelivery(ABC):
 
     lost = 0
     """Messages that the log no longer had when they were to be sent."""
-    begin_tick: Callable[[], None]
-    """Called before something is taken that comes by itself, outside a tick."""
-
-    def __init__(self) -> None:
-        self.begin_tick = lambda: None
-
-    @abstractmethod
-    def attach(self, state: BrokerState) -> None:
-        """Complete the circle, as for the paths."""
 
     @abstractmethod
     def __len__(self) -> int:

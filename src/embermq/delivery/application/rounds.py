@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Protocol
 
@@ -11,6 +11,7 @@ from embermq.delivery.application.window import SlidingWindow
 from embermq.ports.application_logs import ApplicationLogs, Place
 from embermq.ports.errors import StoreError
 from embermq.ports.pipeline_progress import PipelineProgress
+from embermq.sessions.tick import Tick
 
 QUERY = "dispatch"
 ROUND_MS = 1_000
@@ -18,9 +19,6 @@ ROUND_MS = 1_000
 
 class RoundsOwner(Protocol):
     """Whose lanes they are."""
-
-    begin_tick: Callable[[], None]
-    """Called before lanes are told outside a tick."""
 
     def lanes(self) -> Iterable[FedLane]:
         """All of them."""
@@ -36,8 +34,14 @@ class Rounds:
     """Of one kind of lanes."""
 
     def __init__(
-        self, owner: RoundsOwner, window: SlidingWindow, progress: PipelineProgress, logs: ApplicationLogs
+        self,
+        tick: Tick,
+        owner: RoundsOwner,
+        window: SlidingWindow,
+        progress: PipelineProgress,
+        logs: ApplicationLogs,
     ) -> None:
+        self._tick = tick
         self._owner = owner
         self._window = window
         self._progress = progress
@@ -71,7 +75,7 @@ class Rounds:
         self._asking = False
         if isinstance(ends, StoreError):
             return  # asked again in the next round
-        self._owner.begin_tick()
+        self._tick.wake()
         for lane in waiting:
             end = ends.get((lane.log, lane.number))
             if end is None or lane.is_over:

@@ -35,15 +35,11 @@ class SharedInFlight:
     """The messages in flight from shared logs, of all connected sessions, by packet id. `claim` is told of what
     nobody else of a group may get: the group's generation, partition and offset."""
 
-    def __init__(self, parking: Parking, claim: Callable[[int, int, int], None]) -> None:
+    def __init__(self, state: BrokerState, parking: Parking, claim: Callable[[int, int, int], None]) -> None:
+        self._state = state
         self._parking = parking
         self._claim = claim
         self._sent: dict[Session, dict[int, Sent]] = {}
-        self._state: BrokerState
-
-    def attach(self, state: BrokerState) -> None:
-        """Complete the circle, as for the paths."""
-        self._state = state
 
     # Connections
 

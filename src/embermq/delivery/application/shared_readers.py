@@ -56,10 +56,11 @@ class SharedPlace(Struct, frozen=True):
 class SharedReaders:
     """All members of this broker."""
 
-    def __init__(self, place: SharedPlace, parking: Parking) -> None:
+    def __init__(self, state: BrokerState, place: SharedPlace, parking: Parking) -> None:
+        self._state = state
         self._place = place
         self._parking = parking
-        self._window = SlidingWindow(self, self.pump, parking)
+        self._window = SlidingWindow(state, self, self.pump, parking)
         self._under_way_max = parking.settings.max_poll_records
         self._groups: dict[int, ShareGroup] = {}
         self._members: dict[Session, dict[int, Member]] = {}
@@ -67,17 +68,14 @@ class SharedReaders:
         self._recalling: dict[Session, Callable[[], None]] = {}
         self._ready: dict[Session, list[SharedMark]] = {}
         """Of sessions that are about to be connected: what they have under way."""
-        self._in_flight = SharedInFlight(parking, self._claim)
+        self._in_flight = SharedInFlight(state, parking, self._claim)
         self._owed: dict[Session, SideLane] = {}
         self._shared_logs: SharedLogs
-        self._state: BrokerState
         self._stored: dict[tuple[int, int], StoredPositions] = {}
         self._claims: dict[tuple[int, int], set[int]] = {}
         self._trimmed: dict[Place, int] = {}
         self._not_found_why: dict[str, str] = {}
-        self._rounds = Rounds(self, self._window, place.progress, place.logs)
-        self.begin_tick: Callable[[], None] = lambda: None
-        """Called before something is taken that comes by itself, outside a tick."""
+        self._rounds = Rounds(state.tick, self, self._window, place.progress, place.logs)
 
     def __len__(self) -> int:
         return len(self._members)
@@ -87,16 +85,9 @@ class SharedReaders:
         """Why shared logs cannot be read now; "" when they can."""
         return self._place.feeds.failing if self._members else ""
 
-    def attach(self, state: BrokerState) -> None:
-        """Complete the circle, as for the paths."""
-        self._state = state
-        self._window.attach(state)
-        self._in_flight.attach(state)
-
     def restore(self, shared_logs: SharedLogs) -> None:
         """Go on from what is stored, before sessions are restored. Raises StoreError."""
         self._shared_logs = shared_logs
-        shared_logs.begin_tick = self._begin_tick
         shared_logs.on_joined = self._joined
         shared_logs.on_left = self._left
         shared_logs.on_begun_anew = self._begin_anew
@@ -108,9 +99,6 @@ class SharedReaders:
         for group, partition, offset in stored.claims:
             self._claims.setdefault((group, partition), set()).add(offset)
         shared_logs.restore(stored.groups)
-
-    def _begin_tick(self) -> None:
-        self.begin_tick()
 
     def committed(self, log: str) -> list[Mapping[int, int]]:
         """Of each group of this log, by partition: below which offset all is settled."""
@@ -256,7 +244,7 @@ class SharedReaders:
         lane.outbox.clear()
         if not kept or session.link is not link or link.closing:
             return
-        self.begin_tick()
+        self._state.tick.wake()
         owed = self._owed.get(session)
         if owed is None:
             owed = self._owed[session] = SideLane(session, OWED_LOG)
@@ -269,7 +257,7 @@ class SharedReaders:
         sender.send(owed, link, waiting)
 
     def gone(self, member: Member, reason: str) -> None:
-        self.begin_tick()
+        self._state.tick.wake()
         LOG.error("shared log %s: %s", member.group.shared.log.name, reason)
         self._close(member)
         self._members.get(member.session, {}).pop(member.group.generation, None)
@@ -307,7 +295,7 @@ class SharedReaders:
         if isinstance(marks, StoreError):
             LOG.error("client %r is refused: %s", session.client_id, marks)
             return
-        self.begin_tick()
+        self._state.tick.wake()
         del self._recalling[session]
         self._ready[session] = marks
         then()
@@ -392,7 +380,7 @@ class SharedReaders:
     # Messages
 
     def came(self, member: Member) -> None:
-        self.begin_tick()
+        self._state.tick.wake()
         self._pump(member)
 
     def pump(self, session: Session) -> None:

@@ -62,19 +62,16 @@ class SlidingWindow(LaneOwner):
     """Slides the windows of all lanes of one journal. `refill` is called when a lane of the session may take its next
     pack."""
 
-    def __init__(self, journal: Journal, refill: Callable[[Session], None], parking: Parking) -> None:
+    def __init__(
+        self, state: BrokerState, journal: Journal, refill: Callable[[Session], None], parking: Parking
+    ) -> None:
+        self._state = state
         self._journal = journal
         self._refill = refill
         self._parking = parking
         self._sender = parking.sender
         self._pack_max = parking.settings.max_poll_records
         self._resting: set[Session] = set()
-        self._state: BrokerState
-
-    def attach(self, state: BrokerState) -> None:
-        """Complete the circle, as for the paths."""
-        self._state = state
-        self._parking.attach(state)
 
     # Connections
 

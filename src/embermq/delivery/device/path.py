@@ -42,25 +42,19 @@ FLOOR_WRITE_MS = 50
 class DevicePath(DeliveryPath):
     """See the module."""
 
-    def __init__(self, queue: DeviceQueue, settings: DeviceSettings) -> None:
-        self.requests = Requests(queue)
-        self._limit: QueueLimit
-        self._draining: Draining
+    def __init__(self, state: BrokerState, queue: DeviceQueue, settings: DeviceSettings) -> None:
+        self._state = state
+        self.requests = Requests(queue, state.tick)
+        self._limit = QueueLimit(state, self.requests, settings)
+        self._draining = Draining(state, self.requests)
         self._settings = settings
         self.linger = Linger(settings.linger_ms)
-        self._state: BrokerState
         self._wanting_page: list[Session] = []
         self._touched: set[Session] = set()
         self._touched_batch: Batch | None = None
         self._floor = -1
         self._floor_due = -1
         self._floor_written_ms = 0
-
-    def attach(self, state: BrokerState) -> None:
-        """Complete the circle: the state names its paths, the paths use the state."""
-        self._state = state
-        self._limit = QueueLimit(state, self.requests, self._settings)
-        self._draining = Draining(state, self.requests)
 
     # Messages come in
 
@@ -321,7 +315,7 @@ class DevicePath(DeliveryPath):
             self._when_stored(session, partial(self._send_page, session, link, deliveries))
         else:
             self._send_page(session, link, deliveries)
-            self.requests.begin_tick()
+            self._state.tick.wake()
 
     def _send_page(self, session: Session, link: Link, deliveries: list[Delivery]) -> None:
         if session.link is not link or link.closing:

@@ -5,6 +5,7 @@ from functools import partial
 from typing import TypeVar
 
 from embermq.ports.device_queue import DeviceQueue, Rows, Sizes
+from embermq.sessions.tick import Tick
 
 Found = TypeVar("Found")
 
@@ -14,12 +15,12 @@ PAGE_MESSAGES = 200
 
 
 class Requests:
-    """See the module. `begin_tick` is called before an answer that comes later is taken."""
+    """See the module."""
 
-    def __init__(self, queue: DeviceQueue) -> None:
+    def __init__(self, queue: DeviceQueue, tick: Tick) -> None:
         self._queue = queue
         self._asking = False
-        self.begin_tick: Callable[[], None] = lambda: None
+        self._tick = tick
 
     def in_flight(self, generation: int, then: Rows) -> None:
         """See the port."""
@@ -45,5 +46,5 @@ class Requests:
 
     def _answer(self, then: Callable[[list[Found]], None], found: list[Found]) -> None:
         if not self._asking:
-            self.begin_tick()
+            self._tick.wake()
         then(found)

@@ -27,11 +27,7 @@ class DirectPath(DeliveryPath):
     """QoS 1 and 2 keep to the client's window; what does not fit waits in memory, up to a limit. QoS 0 is dropped
     while the client's socket takes nothing."""
 
-    def __init__(self) -> None:
-        self._state: BrokerState
-
-    def attach(self, state: BrokerState) -> None:
-        """Complete the circle: the state names its paths, the paths use the state."""
+    def __init__(self, state: BrokerState) -> None:
         self._state = state
 
     def may_return(self, session: Session) -> bool:

@@ -8,7 +8,7 @@ anything: no body is read for it, it holds no more than its prefetch, and that n
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from itertools import islice
 
@@ -52,7 +52,7 @@ _NOTHING = Message("", b"", 1, False, "", 5, 0)
 
 
 class Deliveries:
-    """Sends deliveries to all consumers of this broker, by client id. `begin_tick` is set by whoever runs ticks."""
+    """Sends deliveries to all consumers of this broker, by client id."""
 
     def __init__(self, state: BrokerState, core: Queues, bodies: BodyCache) -> None:
         self._state = state
@@ -60,7 +60,6 @@ class Deliveries:
         self._bodies = bodies
         self._writing = Writing(state, self._began)
         self.consumers: dict[str, MqttConsumer] = {}
-        self.begin_tick: Callable[[], None] = lambda: None
         self.failing = ""
         """The last error of the store of bodies, "" when it works."""
         self._later: OrderedDict[MqttConsumer, None] = OrderedDict()
@@ -242,7 +241,7 @@ class Deliveries:
         if self._reading < READ_AHEAD_ALL:
             self._later.update(self._readers_waiting)  # those for whom there is no room yet wait again
             self._readers_waiting.clear()
-        self.begin_tick()
+        self._state.tick.wake()
 
     # Leases and settling
 
@@ -277,7 +276,7 @@ class Deliveries:
         consumer = self.consumers.get(session.client_id)
         if consumer is not None and consumer.session is session:
             if consumer in self._stalled:
-                self.begin_tick()
+                self._state.tick.wake()
             self.pump(consumer)
 
     def released(self, session: Session, delivery: QueueDelivery) -> None:

@@ -158,7 +158,7 @@ class MqttQueues(DurableQueues):
 
     def find_offset(self, time_ms: int, then: OffsetFound) -> None:
         def found(offset: int | StoreError) -> None:
-            self.deliveries.begin_tick()
+            self._state.tick.wake()
             then(offset)
 
         self._find_offset(time_ms, found)
@@ -235,6 +235,3 @@ class MqttQueues(DurableQueues):
 
     def next_due_ms(self) -> int | None:
         return None if self._is_stopping else self.deliveries.next_due_ms()
-
-    def wake_by(self, begin_tick: Callable[[], None]) -> None:
-        self.deliveries.begin_tick = begin_tick

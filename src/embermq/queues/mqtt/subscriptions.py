@@ -247,7 +247,7 @@ class Subscriptions:
 
     def authorized(self) -> None:
         """Other rules hold: who may consume again, or make what it has subscribed to, takes its place."""
-        self._deliveries.begin_tick()
+        self._state.tick.wake()
         for consumer in self._deliveries.consumers.values():
             session = consumer.session
             permissions, link = session.permissions, consumer.link
