@@ -4,6 +4,7 @@ at any moment, in any order."""
 from __future__ import annotations
 
 from collections import Counter
+from itertools import count
 from unittest.mock import patch
 
 from hypothesis import settings
@@ -15,7 +16,9 @@ from tests.support.hand_kafka import HandKafka
 from embermq.delivery.application import fed_readers, log_tail
 from embermq.delivery.application.fed_readers import FedReaders
 from embermq.delivery.application.settings import ApplicationSettings
+from embermq.formats.log_record import decode_record
 from embermq.model.client_type import ClientType
+from embermq.model.session_writes import QueueState
 from embermq.mqtt.wire.packets import Packet, Puback, Pubcomp, Publish, Pubrec, Pubrel
 from embermq.mqtt.wire.version import ProtocolVersion
 
@@ -39,6 +42,9 @@ class Client(RuleBasedStateMachine):
         self.hand = HandDrivenBroker(kafka=kafka, application=SETTINGS)
         self.published: dict[bytes, int] = {}
         """Payload -> QoS."""
+        self.numbers = count()
+        self.sent: dict[int, bytes] = {}
+        """Packet id -> what came with it last."""
         self.order: list[bytes] = []
         """As they came for the first time."""
         self.known: set[int] = set()
@@ -65,6 +71,7 @@ class Client(RuleBasedStateMachine):
         """At what has come on this connection."""
         for packet in self.link.received[self.looked_at :]:
             if isinstance(packet, Publish):
+                self.sent[packet.packet_id] = packet.payload
                 if packet.qos == 1:
                     self.owed.append(Puback(packet.packet_id))
                     self.got[packet.payload] += 1
@@ -94,7 +101,6 @@ class Client(RuleBasedStateMachine):
         self.link.does(*owed)
         self.hand.settle()
 
-    @precondition(lambda self: not self.hand.held)
     @rule()
     def drops_and_returns(self) -> None:
         self.link.drops()
@@ -102,7 +108,6 @@ class Client(RuleBasedStateMachine):
         self.look()
         self.comes()
 
-    @precondition(lambda self: not self.hand.held)
     @rule()
     def is_taken_over(self) -> None:
         self.look()
@@ -110,20 +115,35 @@ class Client(RuleBasedStateMachine):
 
     # The broker
 
-    @precondition(lambda self: not self.hand.held)
-    @rule(topic=st.sampled_from(("t/1", "t/2", "t/3")), qos=st.integers(1, 2), count=st.integers(1, 6))
-    def publish(self, topic: str, qos: int, count: int) -> None:
-        payloads = [b"%d" % (len(self.published) + number) for number in range(count)]
+    @rule(
+        topic=st.sampled_from(("t/1", "t/2", "t/3")),
+        qos=st.integers(1, 2),
+        many=st.integers(1, 6),
+        is_committed=st.booleans(),
+    )
+    def publish(self, topic: str, qos: int, many: int, is_committed: bool) -> None:
+        """While commits take long, those before it and its own may be done; what follows from it is not."""
+        payloads = [b"%d" % next(self.numbers) for _ in range(many)]
         self.published |= dict.fromkeys(payloads, qos)
         publisher = self.hand.connects("p")
         publisher.releases = True
         publisher.publishes(topic, *payloads, qos=qos)
         self.hand.settle()
         publisher.leaves()
+        while is_committed and any(writes.records for writes in self.hand.state.tick.unstored()):
+            self.one_commit_is_done()
 
     @rule()
     def commits_take_long(self) -> None:
         self.hand.held = True
+
+    @precondition(lambda self: self.hand.held)
+    @rule()
+    def one_commit_is_done(self) -> None:
+        """The next one takes long again."""
+        if self.hand.store.busy:
+            self.hand.finish_commit()
+        self.hand.settle()
 
     @precondition(lambda self: self.hand.held)
     @rule()
@@ -135,9 +155,25 @@ class Client(RuleBasedStateMachine):
 
     @rule()
     def broker_is_killed(self) -> None:
+        """What was not committed was not acknowledged. What was sent, of QoS 1, and not marked comes again as new."""
         self.look()
+        for writes in self.hand.state.tick.unstored():
+            for mark in writes.application_marks:
+                if mark.state == QueueState.SENT and mark.packet_id in self.sent:
+                    self.first[self.sent[mark.packet_id]] = 0
+            for record in writes.records:
+                del self.published[decode_record(record).message.payload]
         self.hand = self.hand.restarted()
         self.comes()
+
+    @rule(qos=st.integers(1, 2), answers=st.booleans())
+    def broker_is_killed_before_marks_are_stored(self, qos: int, answers: bool) -> None:
+        self.hand.held = True
+        self.publish("t/1", qos, 2, is_committed=True)
+        self.look()
+        if answers:
+            self.answer_all()
+        self.broker_is_killed()
 
     @rule(s=st.integers(1, 3))
     def time_passes(self, s: int) -> None:

@@ -8,6 +8,7 @@ from tests.support.hand_kafka import HandKafka
 
 from embermq.delivery.application import log_tail
 from embermq.delivery.application.settings import ApplicationSettings
+from embermq.delivery.application.unmarked import UNMARKED_MAX
 from embermq.formats.log_record import iter_frames
 from embermq.model.client_type import ClientType
 from embermq.model.session_writes import QueueState
@@ -147,7 +148,7 @@ def test_unacknowledged_ones_come_again_with_their_ids(hand: HandDrivenBroker, c
     publisher.publishes("t", b"next")
     hand.settle()
     dispatch(hand)
-    assert again.messages[-1].packet_id == ids[-1] + 1
+    assert again.messages[-1].packet_id == ids[-1] + 1 + crash * UNMARKED_MAX
 
 
 @pytest.mark.promise("application-8")

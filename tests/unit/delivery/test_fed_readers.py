@@ -13,6 +13,7 @@ from tests.support.held_sessions import HeldSessions
 from embermq.delivery.application import fed_readers
 from embermq.delivery.application.fed_readers import FedReaders
 from embermq.delivery.application.settings import ApplicationSettings
+from embermq.delivery.application.unmarked import UNMARKED_MAX
 from embermq.model.client_type import ClientType
 from embermq.mqtt.wire.packets import (
     Connack,
@@ -205,7 +206,7 @@ def test_a_crash_leaves_qos_2_exactly_once(hand: HandDrivenBroker, kafka: HandKa
     kafka.carry(4)
     hand.settle()
     assert [(message.payload, message.packet_id) for message in again.messages[1:]] == [
-        (b"next", ids[-1] + 1)
+        (b"next", ids[-1] + UNMARKED_MAX + 1)
     ]
 
 
@@ -219,7 +220,7 @@ def test_packet_ids_go_on_after_a_crash_with_nothing_under_way(hand: HandDrivenB
     application = comes(hand)
     publishes(hand, b"next")
     dispatch(hand)
-    assert [message.packet_id for message in application.messages] == [6]
+    assert [message.packet_id for message in application.messages] == [5 + UNMARKED_MAX + 1]
 
 
 @pytest.mark.promise("application-7")
@@ -550,7 +551,7 @@ def test_a_pack_waits_for_what_is_stored_of_its_session_and_of_no_other(kafka: H
     sessions = HeldSessions(Path(":memory:"))
     hand = HandDrivenBroker(sessions=sessions, kafka=kafka)
     slow, other = comes(hand, "slow"), comes(hand, "other")
-    publishes(hand, b"message")
+    publishes(hand, b"message", qos=2)
     sessions.held = True
     asked: set[int] = set()
     when_stored = hand.ticks.when_stored

@@ -6,6 +6,7 @@ import pytest
 from tests.support.stand_in_shared import StandInShared
 from tests.unit.delivery.test_shared_readers import LOG, Play
 
+from embermq.delivery.sending import BULK_BYTES_MAX
 from embermq.model.client_type import ClientType
 from embermq.mqtt.wire.packets import Puback, Pubcomp, Publish, Pubrec, Unsubscribe
 from embermq.mqtt.wire.version import ProtocolVersion
@@ -32,8 +33,9 @@ def test_what_was_not_sent_when_a_partition_goes_takes_no_room(play: Play, qos: 
     one = play.comes("one", 0, 1, receive_maximum=2, acknowledges=False)
     two = play.comes("two")
     play.publishes("t/0", b"a", qos=qos, dispatches=False)
+    one.bulk_bytes = BULK_BYTES_MAX  # QoS 1 does not wait for the store
     play.feeds.dispatch(play.hand.log, play.logs.names)  # the pack is being stored
-    one.paused = True
+    one.paused, one.bulk_bytes = True, 0
     play.give("two", 0)
     play.hand.settle()
     assert one.payloads == []
@@ -69,8 +71,9 @@ def test_what_is_still_being_stored_when_its_partition_goes_is_not_sent_before_n
 def test_what_was_not_sent_before_unsubscribe_is_not_owed(play: Play) -> None:
     one, two = play.comes("one", 0, 1, receive_maximum=2, acknowledges=False), play.comes("two")
     play.publishes("t/0", b"a", dispatches=False)
+    one.bulk_bytes = BULK_BYTES_MAX  # QoS 1 does not wait for the store
     play.feeds.dispatch(play.hand.log, play.logs.names)  # the pack is being stored
-    one.paused = True
+    one.paused, one.bulk_bytes = True, 0
     one.does(Unsubscribe(2, ("$share/g/t/#",)))
     play.hand.settle()
     play.give("two", 0, 1)

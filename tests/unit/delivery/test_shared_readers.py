@@ -7,6 +7,7 @@ from tests.support.hand_driven import HandDrivenBroker, HandLink, numbered
 from tests.support.stand_in_shared import HandFeeds, HandLogs, HandMember
 
 from embermq.delivery.application.settings import ApplicationSettings
+from embermq.delivery.application.unmarked import UNMARKED_MAX
 from embermq.model.client_type import ClientType
 from embermq.mqtt.wire.packets import (
     Puback,
@@ -490,7 +491,7 @@ def test_packet_ids_go_on_after_a_crash(play: Play) -> None:
     again.publishes("t/0", b"new")
     assert [(message.payload, message.packet_id) for message in back.messages] == [
         (b"held", held),
-        (b"new", held + 1),
+        (b"new", UNMARKED_MAX + 1),
     ]
 
 

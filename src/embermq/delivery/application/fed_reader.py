@@ -59,8 +59,8 @@ class FedReader(FedLane, FeedTaker):
         self._owner = owner
         self.place = standing.place
         """What was stored when it began."""
-        self.last_packet_id = standing.packet_id
-        """Given on the connections before."""
+        self.last_packet_id = 0
+        """What the sequence goes on from, when the session does not know; else 0."""
         self.resend: list[Delivery] = []
         """What the marks stand for, when that is known."""
         self.known: set[int] = set()

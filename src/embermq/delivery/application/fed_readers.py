@@ -24,6 +24,7 @@ from embermq.delivery.application.parking import Parking
 from embermq.delivery.application.readers import ApplicationDelivery
 from embermq.delivery.application.rounds import Rounds
 from embermq.delivery.application.start_position import StartPosition, cut_at, standing
+from embermq.delivery.application.unmarked import behind_unmarked
 from embermq.delivery.application.window import (
     PackEntry,
     SlidingWindow,
@@ -44,6 +45,7 @@ from embermq.ports.errors import StoreError
 from embermq.ports.reader_positions import StoredReader
 from embermq.ports.source_records import FoundRecords
 from embermq.routing.router import Receiver
+from embermq.sessions.link import Link
 from embermq.sessions.session import Delivery, Session
 from embermq.sessions.state import BrokerState
 from embermq.sessions.tick import Accepted
@@ -289,6 +291,8 @@ class FedReaders(ApplicationDelivery):
         if fetch is not None:
             fetch.drop()
         reader = FedReader(self, session, self.life.name(session), stand)
+        if not session.last_packet_id and waiting.stored.position is not None:
+            reader.last_packet_id = behind_unmarked(stand.packet_id)
         reader.known = self._still_known(session.generation, stand)
         if reader.known:
             self._known[session.generation] = reader.known
@@ -376,7 +380,7 @@ class FedReaders(ApplicationDelivery):
                 session.link.disconnect(ReasonCode.SERVER_BUSY)
             return
         self._readers[session] = reader
-        session.last_packet_id = session.last_packet_id or reader.last_packet_id
+        session.last_packet_id = reader.last_packet_id or session.last_packet_id
         reader.pending.extend(reader.resend)
         resend = [delivery for delivery in reader.resend if not delivery.settled]
         reader.resend = []
@@ -464,23 +468,29 @@ class FedReaders(ApplicationDelivery):
     def pump(self, session: Session) -> None:
         reader = self._readers.get(session)
         link = session.link
-        if reader is None or link is None:
-            return
+        if reader is not None and link is not None:
+            while self._pump(reader, link):
+                pass
+
+    def _pump(self, reader: FedReader, link: Link) -> bool:
+        """Send the next pack; False when there is none, or no room."""
+        session = reader.session
         room = min(self._window.room(reader, link), OVERTAKING_MAX - len(reader.pending))
         if room <= 0:
-            return
+            return False
         if not reader.waiting:
             reader.pull(room)
             if not reader.waiting:
                 self._window.follow_idle(reader)
-                return
+                return False
         room = self._window.drainable(session, room, reader.waiting)
         if room <= 0:
-            return
+            return False
         pack, size = reader.next_pack(room, BULK_BYTES_MAX)
         reader.feed.release(size)
         self._window.send_pack(reader, link, pack)
         reader.follow()
+        return True
 
     def settled(self, session: Session, delivery: Delivery) -> None:
         reader = self._readers.get(session)

@@ -21,6 +21,7 @@ from embermq.delivery.application.overdue import (
     ResendCounts,
 )
 from embermq.delivery.application.settings import ApplicationSettings
+from embermq.delivery.application.unmarked import Unmarked
 from embermq.delivery.sending import BULK_BYTES_MAX, put_on_link, send_pubrel, stored_frame
 from embermq.mqtt.wire.reason_codes import ReasonCode
 from embermq.mqtt.wire.version import ProtocolVersion
@@ -49,6 +50,7 @@ class LaneSender:
         self._attempts: dict[int, dict[str, ResendCounts]] = {}
         """By the session's generation and the lane's name."""
         self._paces: dict[Session, TokenBucket] = {}
+        self.unmarked = Unmarked()
 
     # Connections
 

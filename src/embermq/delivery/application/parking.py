@@ -277,6 +277,11 @@ class Parking:
         lane = self._lanes.get(session)
         return lane is not None and bool(lane.due or lane.outbox or lane.sending)
 
+    def is_storing(self, session: Session) -> bool:
+        """Whether packet ids of what comes before the session's logs are being stored: it is told when they are."""
+        lane = self._lanes.get(session)
+        return lane is not None and lane.sending
+
     def feed(self, session: Session, link: Link) -> None:
         """Send what is due, as far as there is room; first its packet ids are stored."""
         lane = self._lanes.get(session)
@@ -386,6 +391,7 @@ class Parking:
             lane.outbox.append(delivery)
             self.sender.watch(lane, delivery.offset)
         self.feed(lane.session, link)
+        self._state.durable.writable(lane.session)
 
     # What becomes of them
 

@@ -381,7 +381,8 @@ class SharedReaders:
 
     def came(self, member: Member) -> None:
         self._state.tick.wake()
-        self._pump(member)
+        while self._pump(member):
+            pass
 
     def pump(self, session: Session) -> None:
         """Send what there is room for."""
@@ -391,9 +392,13 @@ class SharedReaders:
         owed = self._owed.get(session)
         if owed is not None and owed.link is not None and not self._parking.sender.drain(owed, owed.link):
             return
-        for generation, member in list(members.items()):
-            if self._pump(member):
-                members[generation] = members.pop(generation)  # the others come before it the next time
+        has_sent = True
+        while has_sent:
+            has_sent = False
+            for generation, member in list(members.items()):
+                if self._pump(member):
+                    members[generation] = members.pop(generation)  # the others come before it the next time
+                    has_sent = True
 
     def _pump(self, member: Member) -> bool:
         """Whether something is sent. The partition behind the last one that was served has the first turn."""

@@ -1,7 +1,8 @@
 """The sliding window over an application log, wherever that log is kept.
 
-A pack is what there is room for. Before a PUBLISH is sent, its offset and packet id are in store, so that after a crash
-the same ids are resent with DUP. The window slides: one that is acknowledged late holds up the floor, not the client.
+A pack is what there is room for. The offset and packet id of a PUBLISH are stored, so that after a crash the same ids
+are resent with DUP. QoS 2 waits for that and is not overtaken; QoS 1 does not (`unmarked`). The window slides: one that
+is acknowledged late holds up the floor, not the client.
 The floor, below which everything is settled, is the contiguous acknowledged prefix; what was settled above it is
 remembered one by one and never sent again.
 """
@@ -70,6 +71,7 @@ class SlidingWindow(LaneOwner):
         self._refill = refill
         self._parking = parking
         self._sender = parking.sender
+        self._unmarked = parking.sender.unmarked
         self._pack_max = parking.settings.max_poll_records
         self._resting: set[Session] = set()
 
@@ -101,7 +103,9 @@ class SlidingWindow(LaneOwner):
             return 0
         if self._parking.waits(session):
             self._parking.feed(session, link)
-        room = min(session.window_max - len(session.window), self._pack_max)
+            if self._parking.is_storing(session):
+                return 0
+        room = min(session.window_max - len(session.window), self._pack_max, self._unmarked.room(session))
         if room <= 0:
             return 0
         share = self._sender.share(session, room)
@@ -120,10 +124,12 @@ class SlidingWindow(LaneOwner):
         self._refill(session)
 
     def send_pack(self, lane: LogLane, link: Link, entries: Iterable[PackEntry]) -> None:
-        """Send the next entries as soon as their packet ids are in store."""
+        """Send the next entries: at once those before the first of QoS 2, the others as soon as their packet ids are in
+        store. `refill` is called then."""
         session = lane.session
         now_ms = self._state.tick.now_ms
         pack: list[Delivery] = []
+        sure = 0
         for entry in entries:
             lane.next_offset = entry.offset + 1
             message = entry.message
@@ -134,15 +140,18 @@ class SlidingWindow(LaneOwner):
             session.window[delivery.packet_id] = delivery
             lane.pending.append(delivery)
             self._journal.sent(lane, delivery, entry)
+            sure += sure == len(pack) and delivery.qos == 1
             pack.append(delivery)
         self._advance_floor(lane)
+        if not pack:
+            return
         self._sender.used(session, len(pack))
-        lane.sending = True
-        send = partial(self._send, lane, link, pack)
-        if self._state.drains:
-            self._state.timers.at(now_ms, send)
-        else:
-            self._state.tick.batch.when_stored(session.generation, send)
+        self._unmarked.add(session, len(pack))
+        if sure:
+            self._sender.send(lane, link, pack[:sure])
+        lane.sending = sure < len(pack)
+        marked = partial(self._marked, lane, link, len(pack), pack[sure:])
+        self._state.tick.batch.when_stored(session.generation, marked)
 
     def drainable(self, session: Session, room: int, waiting: Iterable[PackEntry]) -> int:
         """How many of the next entries may be sent: while the store takes nothing those of QoS 1, although their packet
@@ -168,13 +177,17 @@ class SlidingWindow(LaneOwner):
             return True
         return session.permissions is not None and is_denied(session, message, counters)
 
-    def _send(self, lane: LogLane, link: Link, pack: list[Delivery]) -> None:
-        """The packet ids are durable."""
-        if lane.session.link is not link or link.closing:
+    def _marked(self, lane: LogLane, link: Link, count: int, rest: list[Delivery]) -> None:
+        """The packet ids of so many are durable, of the rest that waits for that among them."""
+        session = lane.session
+        may_go_on = self._unmarked.stored(session, count)
+        if session.link is not link or link.closing:
             return
-        lane.sending = False
-        if self._sender.send(lane, link, pack):
-            self._refill(lane.session)
+        if rest:
+            lane.sending = False
+            may_go_on = self._sender.send(lane, link, rest)
+        if may_go_on:
+            self._refill(session)
 
     # What becomes of them
 
