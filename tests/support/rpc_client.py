@@ -38,8 +38,19 @@ def stub_class() -> Any:
 class RpcClient:
     """One channel; a context manager. Calls are made by name, and wait for their answers."""
 
-    def __init__(self, port: int, token: str = "", host: str = "127.0.0.1") -> None:
-        self.channel = grpc.insecure_channel(f"{host}:{port}", options=OWN_CONNECTION)
+    def __init__(
+        self,
+        port: int,
+        token: str = "",
+        host: str = "127.0.0.1",
+        tls: grpc.ChannelCredentials | None = None,
+    ) -> None:
+        target = f"{host}:{port}"
+        self.channel = (
+            grpc.secure_channel(target, tls, options=OWN_CONNECTION)
+            if tls is not None
+            else grpc.insecure_channel(target, options=OWN_CONNECTION)
+        )
         self._stub = stub_class()(self.channel)
         self._metadata = [("authorization", f"Bearer {token}")] if token else []
 

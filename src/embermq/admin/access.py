@@ -6,7 +6,8 @@ Tokens are random, so a plain hash of them is as good as none to whoever reads i
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from asyncio import BaseTransport
+from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 from hashlib import sha256
 from hmac import compare_digest
@@ -41,13 +42,15 @@ _RANKS = {scope: rank for rank, scope in enumerate(Scope)}
 
 
 class ApiToken(Struct, frozen=True):
-    """A token as it is stored: `hash` is SHA-256 in hex. `expires_ms` is 0 for never."""
+    """A token as it is stored: `hash` is SHA-256 in hex, "" where the name in a client's `certificate` stands for it.
+    `expires_ms` is 0 for never."""
 
     name: Annotated[str, Meta(pattern=rf"\A{NAME_PATTERN}\Z")]
     scope: Scope
-    hash: Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
+    hash: Annotated[str, Meta(pattern=r"\A([0-9a-f]{64})?\Z")]
     created_ms: MomentMs
     expires_ms: MomentMs = 0
+    certificate: str = ""
 
     def __repr__(self) -> str:
         """Without the hash, so that no log can hold it."""
@@ -63,11 +66,24 @@ class ApiTokens(Protocol):
         ...
 
 
+CertificateName = Callable[[BaseTransport], str]
+"""The name that the verified certificate of a connection proves, "" for none."""
+
+
+def no_certificate(_: BaseTransport) -> str:
+    """Of a connection without TLS."""
+    return ""
+
+
 class Caller(Protocol):
-    """Who asks, over whatever protocol. `authorization` is what HTTP calls so, "" without."""
+    """Who asks, over whatever protocol. `authorization` is what HTTP calls so, `certificate` the name in the caller's
+    certificate; "" without."""
 
     @property
     def authorization(self) -> str: ...
+
+    @property
+    def certificate(self) -> str: ...
 
     def is_of_this_machine(self) -> bool:
         """Whether it is surely a program here, and not a proxy or a browser's page."""
@@ -108,10 +124,12 @@ class TokenAccess:
                 403,
                 "without tokens the API is for this machine alone: embermq tokens create NAME --scope SCOPE",
             )
-        scheme, _, secret = given.partition(" ")
-        if scheme.lower() != SCHEME or not secret.strip():
-            raise AccessRefused(401, "a token is needed: Authorization: Bearer TOKEN")
-        token = _find(tokens, secret.strip())
+        token = _of_certificate(tokens, caller.certificate) if not given else None
+        if token is None:
+            scheme, _, secret = given.partition(" ")
+            if scheme.lower() != SCHEME or not secret.strip():
+                raise AccessRefused(401, "a token is needed: Authorization: Bearer TOKEN")
+            token = _find(tokens, secret.strip())
         if token is None or 0 < token.expires_ms <= self._now_ms():
             raise AccessRefused(401, "the token is unknown, revoked or over")
         if _RANKS[token.scope] < _RANKS[wanted]:
@@ -170,10 +188,14 @@ def token_hash(secret: str) -> str:
     return sha256(secret.encode(errors="surrogateescape")).hexdigest()
 
 
+def _of_certificate(tokens: Mapping[str, ApiToken], name: str) -> ApiToken | None:
+    return next((token for token in tokens.values() if name and token.certificate == name), None)
+
+
 def _find(tokens: Mapping[str, ApiToken], secret: str) -> ApiToken | None:
     hashed = token_hash(secret)
     found = None
     for token in tokens.values():
-        if compare_digest(token.hash, hashed):
+        if token.hash and compare_digest(token.hash, hashed):
             found = token
     return found

@@ -22,6 +22,7 @@ from starlette.responses import Response
 from starlette.routing import Mount, Route
 from starlette.types import ASGIApp
 
+from embermq.admin.access import CertificateName, no_certificate
 from embermq.admin.faults import tell_of_fault
 from embermq.admin.front_page import ALWAYS, QUEUES, front_page
 from embermq.admin.http_connection import TimedConnection
@@ -101,17 +102,24 @@ def problem_handlers() -> dict[Any, Any]:
 
 
 class HttpServer:
-    """Serves an application on sockets that are bound already, on the running event loop.
+    """Serves an application on sockets that are bound already, on the running event loop. `certificate_name` says who a
+    client's certificate says it is.
 
     It installs no signal handler and writes no access log; the sockets are closed by `stop`.
     """
 
-    def __init__(self, app: Starlette, settings: HttpLimits, refusals: Refusals | None = None) -> None:
+    def __init__(
+        self,
+        app: Starlette,
+        settings: HttpLimits,
+        refusals: Refusals | None = None,
+        certificate_name: CertificateName = no_certificate,
+    ) -> None:
         self._settings = settings
         self._server = _QuietServer(
             uvicorn.Config(
                 app,
-                http=_connection_class(settings, refusals or Refusals()),
+                http=_connection_class(settings, refusals or Refusals(), certificate_name),
                 ws="none",
                 lifespan="off",
                 log_config=None,
@@ -137,6 +145,14 @@ class HttpServer:
         if self._serving.done():
             self._serving.result()
 
+    def connection(self) -> asyncio.Protocol:
+        """For a connection that somebody else has accepted, once it is started."""
+        server = self._server
+        made: asyncio.Protocol = server.config.http_protocol_class(  # type: ignore[call-arg]
+            config=server.config, server_state=server.server_state, app_state={}
+        )
+        return made
+
     async def stop(self) -> None:
         """Finish what is under way for at most `STOP_TIMEOUT_S`, then cut the rest off. May be called twice."""
         serving, self._serving = self._serving, None
@@ -160,8 +176,11 @@ class HttpServer:
             listener.close()
 
 
-def _connection_class(settings: HttpLimits, refusals: Refusals) -> type[TimedConnection]:
+def _connection_class(
+    settings: HttpLimits, refusals: Refusals, certificate_name: CertificateName
+) -> type[TimedConnection]:
     given = {
+        "certificate_name": staticmethod(certificate_name),
         "request_timeout_s": settings.request_timeout_s,
         "connections_max": settings.connections_max,
         "refusals": refusals,

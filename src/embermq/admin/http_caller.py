@@ -19,6 +19,7 @@ class HttpCaller:
     def __init__(self, request: Request) -> None:
         self._request = request
         self.authorization = request.headers.get("authorization", "")
+        self.certificate = str(request.scope.get("certificate", ""))
 
     def is_of_this_machine(self) -> bool:
         """Another page in a browser on this machine, and a proxy on it, are others. A proxy that says nothing of itself

@@ -15,6 +15,7 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
+from embermq.admin.access import CertificateName, no_certificate
 from embermq.admin.problem import Problem
 from embermq.admin.refusals import Refusals, Why
 from embermq.admin.settings import HEADER_BYTES_MAX
@@ -40,6 +41,7 @@ class TimedConnection(H11Protocol):
     request_timeout_s = 10.0
     connections_max = 64
     refusals = Refusals()
+    certificate_name: CertificateName = staticmethod(no_certificate)
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
@@ -70,6 +72,7 @@ class TimedConnection(H11Protocol):
                 self.refusals.add(_WHY[message["status"]])
             await send(message)
 
+        scope["certificate"] = self.certificate_name(self.transport)
         try:
             await self._application(scope, receive, counted)
         except asyncio.CancelledError:  # the broker stops, and has waited for long enough

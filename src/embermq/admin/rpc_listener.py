@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import cast
 
-from embermq.admin.access import is_loopback
+from embermq.admin.access import CertificateName, is_loopback, no_certificate
 from embermq.admin.refusals import Refusals, Why
 from embermq.admin.settings import GrpcLimits
 
@@ -54,16 +54,16 @@ class RpcDoor:
         return True
 
     @contextmanager
-    def call(self, peer: str) -> Iterator[bool]:
+    def call(self, peer: str) -> Iterator[tuple[bool, str]]:
         """A call is under way for the connection that the server knows as `peer`. Yields whether the connection comes
-        from this machine."""
+        from this machine, and the name in its certificate."""
         visitor = self.by_peer.get(peer)
         if visitor is None:  # it has gone meanwhile
-            yield False
+            yield False, ""
             return
         visitor.calls += 1
         try:
-            yield visitor.is_near
+            yield visitor.is_near, visitor.certificate
         finally:
             visitor.calls -= 1
             visitor.waits_since_s = asyncio.get_running_loop().time()
@@ -99,7 +99,11 @@ class RpcDoor:
     async def open(self, listener: socket.socket) -> None:
         """Accept connections on a socket that is bound already. Raises OSError."""
         loop = asyncio.get_running_loop()
-        self._servers.append(await loop.create_server(lambda: _Visitor(self), sock=listener, backlog=BACKLOG))
+        self._servers.append(await loop.create_server(self.visitor, sock=listener, backlog=BACKLOG))
+
+    def visitor(self, certificate_name: CertificateName = no_certificate) -> asyncio.Protocol:
+        """For a connection that somebody else has accepted."""
+        return _Visitor(self, certificate_name)
 
     def close(self) -> None:
         """Nobody comes any more; those who are there stay."""
@@ -164,9 +168,11 @@ class _Visitor(_Half):
     it is not read meanwhile.
     """
 
-    def __init__(self, door: RpcDoor) -> None:
+    def __init__(self, door: RpcDoor, certificate_name: CertificateName) -> None:
         super().__init__()
         self._door = door
+        self._certificate_name = certificate_name
+        self.certificate = ""
         self._said = b""
         self._deadline: asyncio.TimerHandle | None = None
         self._is_handed_over = False
@@ -180,6 +186,7 @@ class _Visitor(_Half):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
+        self.certificate = self._certificate_name(transport)
         if not self._door.enter(self):
             transport.close()
             return

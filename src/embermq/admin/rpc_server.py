@@ -36,9 +36,10 @@ like a call that its client has given up."""
 class RpcCaller:
     """Who asks in one call. `is_near`: the connection comes from this machine."""
 
-    def __init__(self, metadata: Any, *, is_near: bool) -> None:
+    def __init__(self, metadata: Any, *, is_near: bool, certificate: str) -> None:
         self._metadata = {name: value for name, value in metadata or () if isinstance(value, str)}
         self._is_near = is_near
+        self.certificate = certificate
         self.authorization = self._metadata.get("authorization", "")
 
     def is_of_this_machine(self) -> bool:
@@ -104,10 +105,10 @@ class RpcServer:
     def _handler(self, name: str, call: Call) -> Callable[[AsyncIterable[bytes], Any], Awaitable[bytes]]:
         async def handle(requests: AsyncIterable[bytes], context: Any) -> bytes:
             try:
-                with self._door.call(context.peer()) as is_near:
-                    self._access.check(
-                        RpcCaller(context.invocation_metadata(), is_near=is_near), call.operation.scope
-                    )
+                with self._door.call(context.peer()) as (is_near, certificate):
+                    metadata = context.invocation_metadata()
+                    caller = RpcCaller(metadata, is_near=is_near, certificate=certificate)
+                    self._access.check(caller, call.operation.scope)
                     return await self._answered(call, requests)
             except Exception as error:
                 code, told, why = self._told(error, name)

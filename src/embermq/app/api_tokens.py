@@ -52,21 +52,30 @@ class TokenFile:
             self._read, self._seen = {token.name: token for token in tokens}, seen
         return self._read
 
-    def create(self, name: str, scope: Scope, expires_ms: int) -> str:
-        """Returns the token, which nobody can read again. Raises UserError for a name that is taken,
-        OptionError for one that cannot be."""
+    def create(self, name: str, scope: Scope, expires_ms: int, certificate: str = "") -> str:
+        """Returns the token, which nobody can read again; "" when the name in a certificate stands for it. Raises
+        UserError for a name that is taken, OptionError for one that cannot be."""
         if not NAME.fullmatch(name):
             raise OptionError(
                 f"{name[:80]!r} cannot name a token: letters, digits, '.', '_' and '-', at most 64"
             )
-        secret = PREFIX + secrets.token_urlsafe(SECRET_BYTES)
+        if not certificate.isprintable():
+            raise OptionError(f"{certificate[:80]!r} cannot be the name in a certificate")
+        secret = "" if certificate else PREFIX + secrets.token_urlsafe(SECRET_BYTES)
         with self._changing() as tokens:
             if name in tokens:
                 raise UserError(f"there is a token {name!r} already")
+            other = next(
+                (one.name for one in tokens.values() if certificate and one.certificate == certificate), ""
+            )
+            if other:
+                raise UserError(f"the token {other!r} is for this name in a certificate already")
             if len(tokens) >= TOKENS_MAX:
                 raise UserError(f"there are {len(tokens)} tokens, as many as there may be; revoke one first")
             now_ms = time.time_ns() // 1_000_000
-            tokens[name] = ApiToken(name, scope, token_hash(secret), now_ms, expires_ms)
+            tokens[name] = ApiToken(
+                name, scope, token_hash(secret) if secret else "", now_ms, expires_ms, certificate
+            )
         return secret
 
     def revoke(self, name: str) -> None:

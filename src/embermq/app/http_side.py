@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
 
+from embermq.admin.access import CertificateName, no_certificate
 from embermq.admin.refusals import Refusals
 from embermq.admin.settings import HttpLimits
 from embermq.app.queue_admin import QueueAdmin
 from embermq.app.service import BrokerService
+from embermq.edge.api_listeners import ApiListeners, certificate_name
+from embermq.edge.listener_settings import Listener
 from embermq.edge.settings import Address
+
+if TYPE_CHECKING:
+    from embermq.admin.http import HttpServer
 
 
 class HttpSide:
@@ -23,14 +31,23 @@ class HttpSide:
 
     async def open(self, addresses: Sequence[Address]) -> list[Address]:
         """Bind and serve; returns where. Raises OSError."""
+        sockets = [bind(address) for address in addresses]
+        await self._start(sockets, no_certificate)
+        return [bound_to(sock) for sock in sockets]
+
+    async def open_tls(self, listener: Listener, listeners: ApiListeners) -> list[Address]:
+        """The same over TLS. Raises OSError, TlsFileError."""
+        server = await self._start((), partial(certificate_name, listener))
+        return await listeners.open(listener, server.connection)
+
+    async def _start(self, sockets: Sequence[socket.socket], certificate: CertificateName) -> HttpServer:
         from embermq.admin.http import HttpServer, create_app
 
-        sockets = [bind(address) for address in addresses]
         app = create_app(self._service, self._queues.open_api(), has_queues=self._queues.desk is not None)
-        server = HttpServer(app, HttpLimits(), self._refusals)
+        server = HttpServer(app, HttpLimits(), self._refusals, certificate)
         await server.start(sockets)
         self._stops.append(server.stop)
-        return [bound_to(sock) for sock in sockets]
+        return server
 
     async def stop(self) -> None:
         """Finish requests under way."""

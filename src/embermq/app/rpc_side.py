@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,8 @@ from embermq.admin.rpc_listener import RpcDoor
 from embermq.admin.settings import STOP_TIMEOUT_S, GrpcLimits
 from embermq.app.http_side import bind, bound_to
 from embermq.app.queue_admin import QueueAdmin
+from embermq.edge.api_listeners import ApiListeners, certificate_name
+from embermq.edge.listener_settings import Listener
 from embermq.edge.settings import Address
 
 if TYPE_CHECKING:
@@ -38,16 +41,28 @@ class RpcSide:
 
     async def open(self, addresses: Sequence[Address]) -> list[Address]:
         """Bind and listen; returns where. Raises OSError."""
-        if self._queues.desk is None:
+        if not self._is_ready():
             return []
-        if self._folder < 0:
-            self._folder = os.open(self._data_dir, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         bound: list[Address] = []
         for address in addresses:
             sock = bind(address)
             await self._door.open(sock)
             bound.append(bound_to(sock))
         return bound
+
+    async def open_tls(self, listener: Listener, listeners: ApiListeners) -> list[Address]:
+        """The same over TLS. Raises OSError, TlsFileError."""
+        if not self._is_ready():
+            return []
+        return await listeners.open(
+            listener, partial(self._door.visitor, partial(certificate_name, listener))
+        )
+
+    def _is_ready(self) -> bool:
+        """False when there is nothing to serve."""
+        if self._queues.desk is not None and self._folder < 0:
+            self._folder = os.open(self._data_dir, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        return self._queues.desk is not None
 
     async def stop(self) -> None:
         """Finish calls under way."""

@@ -9,7 +9,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -44,8 +44,10 @@ from embermq.app.service import BrokerService
 from embermq.app.settings import SQLITE
 from embermq.app.static_store import open_users
 from embermq.app.terminal import Terminal
-from embermq.edge.listener_settings import compose_listeners
+from embermq.edge.api_listeners import ApiListeners
+from embermq.edge.listener_settings import Listener, compose_listeners
 from embermq.edge.mqtt_server import MqttServer
+from embermq.edge.settings import API_KINDS, Address, UnixAddress
 from embermq.edge.tick_loop import TickLoop
 from embermq.edge.tls import TlsFileError
 from embermq.observability.client_events import ClientEventLog
@@ -185,6 +187,7 @@ class _Surfaces(Struct):
 
     http: HttpSide
     grpc: RpcSide
+    over_tls: ApiListeners
 
 
 class _EndedEarlyError(Exception):
@@ -224,7 +227,7 @@ class _Application:
         embedded.log_side.on_end.append(self._on_log_end)
         try:
             parts.queues.apply_file()
-            surfaces = await self._open(parts.server, service, parts.queues)
+            surfaces = await self._open(parts)
             sessions = SessionDesk(embedded.broker, ticks, lambda: service.retained, embedded.log_life)
             parked = ParkedDesk(embedded.broker, ticks, embedded.parking)
             await parts.control.open({QUEUES: parts.queues.desk, SESSIONS: sessions, PARKED: parked})
@@ -233,7 +236,8 @@ class _Application:
             raise
         authorize = embedded.broker.authorize
         reload_rules = partial(parts.rule_files.reload, authorize)
-        loop.add_signal_handler(signal.SIGHUP, self._on_hangup, parts.server, reload_rules)
+        listeners = (parts.server, surfaces.over_tls)
+        loop.add_signal_handler(signal.SIGHUP, self._on_hangup, listeners, reload_rules)
         ticks.start_polling()
         ticks.wake()
         embedded.broker.system.begin(version("embermq"))
@@ -264,6 +268,7 @@ class _Application:
         """In reverse order of need: first those who bring work, last the stores."""
         began = time.monotonic()
         parts.queues.close()
+        surfaces.over_tls.close()
         stopping = [
             parts.server.stop(),
             surfaces.http.stop(),
@@ -282,43 +287,53 @@ class _Application:
         parts.events.close()
         LOG.info("stopped in %.1f s", time.monotonic() - began)
 
-    async def _open(self, server: MqttServer, service: BrokerService, queues: QueueAdmin) -> "_Surfaces":
+    async def _open(self, parts: _Parts) -> "_Surfaces":
+        service, queues = parts.service, parts.queues
         settings, bound = self._settings, service.bound
         surfaces = _Surfaces(
             HttpSide(service, queues, service.refusals["http"]),
             RpcSide(self._data_dir, GrpcLimits(), queues, service.refusals["grpc"]),
+            ApiListeners(parts.embedded.broker.state),
         )
         for listener in compose_listeners(
             settings.listeners, settings.listener, settings.tls, settings.websocket
         ):
+            kind, address = listener.kind, listener.address
             try:
-                bound[listener.kind] = bound.get(listener.kind, []) + await server.open(listener)
+                opened = await self._open_listener(listener, parts.server, surfaces)
             except TlsFileError as error:
                 raise StartError(f"{listener.key(error.name)}: {error}") from error
             except OSError as error:
-                raise _cannot_listen(listener.kind, listener.address, error) from error
-        for name, open_at in (("http", surfaces.http.open), ("grpc", surfaces.grpc.open)):
-            for address in settings.listeners.tcp_addresses(name):
-                try:
-                    opened = await open_at([address])
-                except OSError as error:
-                    is_unasked = name == "grpc" and settings.listeners.has_default_grpc
-                    if not is_unasked or error.errno != errno.EADDRINUSE:
-                        raise _cannot_listen(name, address, error) from error
-                    LOG.warning("gRPC is not served: another program has %s; set listeners.grpc", address)
-                    continue
-                if opened:
-                    bound[name] = [*bound.get(name, []), *opened]
+                is_unasked = kind == "grpc" and settings.listeners.has_default_grpc
+                if not is_unasked or error.errno != errno.EADDRINUSE:
+                    raise _cannot_listen(kind, address, error) from error
+                LOG.warning("gRPC is not served: another program has %s; set listeners.grpc", address)
+                continue
+            if opened:
+                bound[kind] = [*bound.get(kind, []), *opened]
         return surfaces
 
-    def _on_hangup(self, server: MqttServer, reload_rules: Callable[[], Awaitable[None]]) -> None:
+    async def _open_listener(
+        self, listener: Listener, server: MqttServer, surfaces: "_Surfaces"
+    ) -> Sequence[Address | UnixAddress]:
+        if listener.kind not in API_KINDS:
+            return await server.open(listener)
+        side = surfaces.http if listener.kind in ("http", "https") else surfaces.grpc
+        if listener.tls is not None:
+            return await side.open_tls(listener, surfaces.over_tls)
+        assert isinstance(listener.address, Address)
+        return await side.open([listener.address])
+
+    def _on_hangup(
+        self, listeners: tuple[MqttServer, ApiListeners], reload_rules: Callable[[], Awaitable[None]]
+    ) -> None:
         """SIGHUP: certificates may have been renewed, rules changed; or the terminal is gone, and who was there with
         it wants nothing left running."""
         if self._terminal.is_gone():
             LOG.info("the terminal was closed, the broker stops")
             self._stop.set()
             return
-        task = asyncio.get_running_loop().create_task(_reload(server, reload_rules))
+        task = asyncio.get_running_loop().create_task(_reload(listeners, reload_rules))
         self._reloads.add(task)
         task.add_done_callback(self._reloads.discard)
 
@@ -362,9 +377,11 @@ def _cannot_listen(listener: str, address: object, error: OSError) -> StartError
     )
 
 
-async def _reload(server: MqttServer, reload_rules: Callable[[], Awaitable[None]]) -> None:
+async def _reload(
+    listeners: tuple[MqttServer, ApiListeners], reload_rules: Callable[[], Awaitable[None]]
+) -> None:
     await reload_rules()
-    reloaded = await server.reload_certificates()
+    reloaded = [done for some in listeners for done in some.reload_certificates()]
     for listener, problem in reloaded:
         if problem:
             LOG.error("%s keeps its old certificates: %s", listener, problem)

@@ -14,7 +14,7 @@ import typer
 
 from embermq.app.errors import OptionError, UserError
 from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir, configuration
-from embermq.cli.terminal import say_made, table
+from embermq.cli.terminal import say_made, shown, table
 
 if TYPE_CHECKING:
     from embermq.app.api_tokens import TokenFile
@@ -49,6 +49,14 @@ def create(
             "--expires", metavar="DURATION", help="How long it is valid, such as 12h or 30d; else for ever."
         ),
     ] = "",
+    certificate: Annotated[
+        str,
+        typer.Option(
+            "--certificate",
+            metavar="NAME",
+            help="Make none: clients whose certificate proves this name need none (listeners https and grpcs).",
+        ),
+    ] = "",
     data_dir: DataDir = None,
     config: ConfigFile = None,
     assignments: Assignments = None,
@@ -68,7 +76,8 @@ def create(
     expires_ms = time.time_ns() // 1_000_000 + lasts_ms if expires else 0
     directory = Path(configuration(config, assignments, data_dir).settings.data_dir)
     is_new = not directory.exists()
-    print(TokenFile(directory).create(name, Scope(scope.value), expires_ms))
+    secret = TokenFile(directory).create(name, Scope(scope.value), expires_ms, certificate)
+    print(secret or f"clients with the certificate name {shown(certificate)} may {scope.value}")
     if is_new:
         say_made(directory)
 
@@ -89,14 +98,18 @@ def list_all(
             "scope": token.scope.value,
             "created": _time(token.created_ms),
             "expires": _time(token.expires_ms) if token.expires_ms else None,
+            "certificate": token.certificate,
         }
         for _, token in sorted(tokens.all().items())
     ]
     if as_json:
         print(json.dumps(rows, indent=2))
         return
-    cells = [tuple(str(value or "never") for value in row.values()) for row in rows]
-    for line in table([("name", "scope", "created", "expires"), *cells], names=4):
+    cells = [
+        tuple(shown(value or "-") for value in (row | {"expires": row["expires"] or "never"}).values())
+        for row in rows
+    ]
+    for line in table([("name", "scope", "created", "expires", "certificate"), *cells], names=5):
         print(line.rstrip())
 
 

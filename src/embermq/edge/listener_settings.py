@@ -6,6 +6,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from embermq.edge.settings import (
+    API_KINDS,
     Address,
     ListenerSettings,
     OwnSettings,
@@ -16,7 +17,7 @@ from embermq.edge.settings import (
 )
 
 KINDS = ("mqtt", "mqtts", "ws", "wss")
-OVER_TLS = ("mqtts", "wss")
+OVER_TLS = ("mqtts", "wss", "https", "grpcs")
 OVER_WEBSOCKET = ("ws", "wss")
 Tables = Mapping[str, Mapping[str, object]]
 """Address to what `[listener."address"]` sets."""
@@ -54,11 +55,12 @@ def table_name(address: str) -> str:
 def compose_listeners(
     settings: ListenerSettings, tables: Tables, tls: TlsSettings, websocket: WebSocketSettings
 ) -> list[Listener]:
-    """The MQTT listeners, in the order of the schema. Raises ValueError, with the setting first, for what cannot be."""
+    """Those of MQTT and then those of the API, in the order of the schema. Raises ValueError, with the setting first,
+    for what cannot be."""
     own_tables = _by_address(tables)
     found: list[Listener] = []
-    for kind in KINDS:
-        for address in settings.addresses(kind):
+    for kind in (*KINDS, *API_KINDS):
+        for address in settings.tcp_addresses(kind) if kind in API_KINDS else settings.addresses(kind):
             written, given = own_tables.get(address, (str(address), {}))
             listener = Listener(
                 kind,
@@ -75,7 +77,7 @@ def compose_listeners(
     for address, (written, _) in own_tables.items():
         if address not in there:
             listed = ", ".join(map(str, sorted(there, key=str))) or "none"
-            raise ValueError(f"{table_name(written)}: no MQTT listener has this address; there is {listed}")
+            raise ValueError(f"{table_name(written)}: no listener has this address; there is {listed}")
     return found
 
 
@@ -98,6 +100,7 @@ def _some(given: Mapping[str, object], keys: frozenset[str]) -> dict[str, object
 
 def _check(listener: Listener) -> None:
     _check_place(listener)
+    _check_kind(listener)
     if listener.tls is not None:
         _check_tls(listener, listener.tls)
     if listener.websocket is not None:
@@ -123,6 +126,23 @@ def _check_place(listener: Listener) -> None:
             raise ValueError(f"{key}: has no effect, {listener.address} is not a Unix socket")
         if len(mode) != 3 or set(mode) - set("01234567"):
             raise ValueError(f"{key}: {mode!r} is not three octal digits, such as 660")
+
+
+def _check_kind(listener: Listener) -> None:
+    """What is for MQTT has no effect on the API, and the other way round; tokens are not sent in the clear."""
+    is_api, is_plain = listener.kind in API_KINDS, listener.tls is None
+    wrong = listener.given & _OWN_KEYS
+    wrong = wrong - {"plaintext"} if is_api and is_plain else wrong if is_api else wrong & {"plaintext"}
+    if wrong:
+        raise ValueError(
+            f"{listener.key(min(wrong))}: has no effect on a listener of listeners.{listener.kind}"
+        )
+    if is_api and is_plain and not (listener.address.is_loopback or listener.own.plaintext):
+        raise ValueError(
+            f"listeners.{listener.kind}: {listener.address} is not on loopback, and tokens would come in the clear; "
+            f"use listeners.{listener.kind}s, or, where a proxy or a private network sees to that, set "
+            f"{listener.table}.plaintext"
+        )
 
 
 def _check_tls(listener: Listener, tls: TlsSettings) -> None:

@@ -11,9 +11,10 @@ from contextlib import suppress
 from functools import partial
 
 from embermq.edge.connection_limits import Admission, ConnectionSlot, Room
+from embermq.edge.listener_settings import Listener
 from embermq.edge.proxy_protocol import ProxyHeaderError, read_header
 from embermq.edge.settings import Address, UnixAddress
-from embermq.edge.tls import ON_FAILURE
+from embermq.edge.tls import ON_FAILURE, TlsFileError, context_of
 from embermq.model.counters import Counters
 
 BACKLOG = 4_096
@@ -226,6 +227,14 @@ class Listening:
                 sock.listen(BACKLOG)
             for sock in self.sockets:
                 self._watch(sock)
+
+    def reload(self, listener: Listener) -> str:
+        """Read the files of TLS again, for those who come from now on. Returns "", or why they stay what they are."""
+        try:
+            self.serve(context_of(listener))
+        except TlsFileError as error:
+            return f"{listener.key(error.name)}: {error}"
+        return ""
 
     def close(self) -> None:
         """Accept nobody any more, and drop those who have not been introduced."""

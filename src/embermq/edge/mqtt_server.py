@@ -1,7 +1,6 @@
 """Listeners for MQTT, and their orderly end."""
 
 import asyncio
-import ssl
 from contextlib import suppress
 from functools import partial
 
@@ -11,11 +10,11 @@ from embermq.access.authentication.gate import Gate
 from embermq.edge.connection import Connection
 from embermq.edge.connection_limits import Admission, ConnectionSlot
 from embermq.edge.listener_context import ListenerContext
-from embermq.edge.listener_settings import OVER_WEBSOCKET, Listener
+from embermq.edge.listener_settings import Listener
 from embermq.edge.listening_sockets import Factory, Handshakes, Listening, bind
 from embermq.edge.settings import Address, ClientSettings, UnixAddress
 from embermq.edge.tick_loop import TickLoop
-from embermq.edge.tls import TlsFileError, server_context
+from embermq.edge.tls import context_of
 from embermq.intake.broker import Broker
 from embermq.mqtt.wire.reason_codes import ReasonCode
 
@@ -69,7 +68,7 @@ class MqttServer:
             self._admission,
             connect_timeout_s=timeout_s,
         )
-        context = _context(door)
+        context = context_of(listener)
         factory = self._factory(door, listener)
         sockets = await bind(listener.address, listener.own.unix_mode)
         listening = Listening(
@@ -107,7 +106,7 @@ class MqttServer:
 
         return accepted
 
-    async def reload_certificates(self) -> list[tuple[Listener, str]]:
+    def reload_certificates(self) -> list[tuple[Listener, str]]:
         """Read the files of all TLS listeners again, for connections from now on; those that are open stay as they are.
 
         Returns the TLS listeners, with "" or with why one keeps the certificates that it has.
@@ -117,12 +116,7 @@ class MqttServer:
             listener = door.listener
             if listener.tls is None:
                 continue
-            try:
-                listening.serve(_context(door))
-            except TlsFileError as error:
-                done.append((listener, f"{listener.key(error.name)}: {error}"))
-            else:
-                done.append((listener, ""))
+            done.append((listener, listening.reload(listener)))
         return done
 
     @property
@@ -170,12 +164,3 @@ class MqttServer:
             door.entrance.stop()
             for connection in list(door.connections):
                 connection.abort()
-
-
-def _context(door: ListenerContext) -> ssl.SSLContext | None:
-    """TLS as the files of its listener are now. Raises TlsFileError."""
-    listener = door.listener
-    if listener.tls is None:
-        return None
-    protocols = ("http/1.1",) if listener.kind in OVER_WEBSOCKET else ("mqtt",)
-    return server_context(listener.tls, protocols)

@@ -10,7 +10,8 @@ from msgspec import Meta, Struct
 
 from embermq.sessions.listener_terms import VersionName
 
-TCP_ONLY = ("http", "grpc")
+API_KINDS = ("http", "https", "grpc", "grpcs")
+"""Listeners that are not for MQTT, and never Unix sockets."""
 DEFAULT_GRPC = "127.0.0.1:9091"
 UNIX_PREFIX = "unix:"
 UNIX_PATH_BYTES_MAX = 107
@@ -108,10 +109,14 @@ class ListenerSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     wss: str | tuple[str, ...] = ()
     """MQTT over WebSocket and TLS, usually on port 8084; needs `tls.cert`."""
     http: str | tuple[str, ...] = "127.0.0.1:8080"
-    """`/health`, `/ready`, `/metrics` and `/api/v1/pipeline`; without a password, so keep it on loopback."""
+    """`/health`, `/ready`, `/metrics` and `/api/v1`, on loopback: off it `https` serves them."""
+    https: str | tuple[str, ...] = ()
+    """The same over TLS, usually on port 8443; needs `tls.cert`."""
     grpc: str | tuple[str, ...] = DEFAULT_GRPC
-    """The API of durable queues over gRPC. When another program has this default address, the broker logs it
-    and starts without."""
+    """The API of durable queues over gRPC, on loopback. When another program has this default address, the broker logs
+    it and starts without."""
+    grpcs: str | tuple[str, ...] = ()
+    """The same over TLS; needs `tls.cert`."""
 
     @property
     def has_default_grpc(self) -> bool:
@@ -133,7 +138,8 @@ class ListenerSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class TlsSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Certificates of the listeners `mqtts` and `wss`: PEM files, read at the start and again at SIGHUP."""
+    """Certificates of the listeners `mqtts`, `wss`, `https` and `grpcs`: PEM files, read at the start and again at
+    SIGHUP."""
 
     cert: str = ""
     """File with the server's certificate, followed by those between it and the root."""
@@ -165,6 +171,9 @@ class WebSocketSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields
 class OwnSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a table `[listener."address"]` may set besides the keys of `tls` and `websocket`."""
 
+    plaintext: bool = False
+    """Whether a listener of `http` or `grpc` may be elsewhere than on loopback: behind a proxy that speaks TLS, or in a
+    private network. Their only key; the others are for MQTT."""
     proxy_protocol: bool = False
     """Whether every connection comes through a proxy that begins it with a PROXY protocol header, version 1 or 2. What
     the header says is believed, so nobody else may reach the listener."""
@@ -224,7 +233,7 @@ def check_settings(settings: ListenerSettings) -> None:
     for listener in settings.__struct_fields__:
         try:
             addresses: tuple[Address | UnixAddress, ...] = (
-                settings.tcp_addresses(listener) if listener in TCP_ONLY else settings.addresses(listener)
+                settings.tcp_addresses(listener) if listener in API_KINDS else settings.addresses(listener)
             )
         except ValueError as error:
             raise ValueError(f"listeners.{listener}: {error}") from None

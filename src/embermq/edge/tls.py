@@ -6,8 +6,16 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
 
+from embermq.edge.listener_settings import Listener
 from embermq.edge.settings import TlsSettings
 
+PROTOCOLS = {
+    "mqtts": ("mqtt",),
+    "wss": ("http/1.1",),
+    "https": ("http/1.1",),
+    "grpcs": ("h2",),
+}
+"""What is agreed on by ALPN."""
 VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 SHORT_NAMES = {
     "commonName": "CN",
@@ -35,6 +43,11 @@ class TlsFileError(ValueError):
     def __init__(self, name: str, text: str) -> None:
         super().__init__(text)
         self.name = name
+
+
+def context_of(listener: Listener) -> ssl.SSLContext | None:
+    """TLS as the files of a listener are now; None where it is not spoken. Raises TlsFileError."""
+    return server_context(listener.tls, PROTOCOLS[listener.kind]) if listener.tls is not None else None
 
 
 def server_context(settings: TlsSettings, protocols: tuple[str, ...]) -> ssl.SSLContext:

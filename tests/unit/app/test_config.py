@@ -351,7 +351,7 @@ def test_a_listener_has_a_table_of_its_own(tmp_path: Path) -> None:
         ),
         (
             "listener.127.0.0.1:1.proxy_protocol=true",
-            'listener."127.0.0.1:1": no MQTT listener has this address; there is 127.0.0.1:1883',
+            'listener."127.0.0.1:1": no listener has this address; there is 127.0.0.1:1883',
         ),
         (
             "listeners.mqtts=127.0.0.1:1",

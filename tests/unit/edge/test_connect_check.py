@@ -109,7 +109,7 @@ class Serving:
             self.gate,
             ClientSettings(connect_timeout_s=timeout_s),
         )
-        listeners = ListenerSettings(mqtt="127.0.0.1:0", http=())
+        listeners = ListenerSettings(mqtt="127.0.0.1:0", http=(), grpc=())
         (listener,) = compose_listeners(listeners, {}, TlsSettings(), WebSocketSettings())
         (address,) = await server.open(listener)
         assert isinstance(address, Address)

@@ -17,7 +17,7 @@ def composed(
     tables: Mapping[str, Mapping[str, object]] | None = None,
     tls: TlsSettings = TLS,
 ) -> list[Listener]:
-    settings = ListenerSettings(**{"mqtt": (), "http": (), **listeners})  # type: ignore[arg-type]
+    settings = ListenerSettings(**{"mqtt": (), "http": (), "grpc": (), **listeners})  # type: ignore[arg-type]
     return compose_listeners(settings, tables or {}, tls, WebSocketSettings())
 
 
@@ -43,6 +43,18 @@ def test_each_speaks_what_its_kind_says() -> None:
     assert [one.address for one in found][-2:] == [Address("h", 4), UnixAddress("/s")]
 
 
+def test_the_api_is_on_loopback_or_over_tls_unless_told_otherwise() -> None:
+    listeners = {"http": ("localhost:1", "*:2"), "https": "h:3", "grpc": "[::1]:4", "grpcs": "h:5"}
+    found = composed(listeners, {"*:2": {"plaintext": True}, "h:3": {"min_version": "1.3"}})
+    assert [(one.kind, one.tls and one.tls.min_version) for one in found] == [
+        ("http", None),
+        ("http", None),
+        ("https", "1.3"),
+        ("grpc", None),
+        ("grpcs", "1.2"),
+    ]
+
+
 def test_a_table_counts_for_its_listener_alone() -> None:
     tables: dict[str, dict[str, object]] = {
         "[::1]:2": {"min_version": "1.3", "allow_anonymous": False},
@@ -65,9 +77,9 @@ def test_a_table_counts_for_its_listener_alone() -> None:
             {"mqtt": "h:1"},
             {"h:2": {}},
             TLS,
-            'listener."h:2": no MQTT listener has this address; there is h:1',
+            'listener."h:2": no listener has this address; there is h:1',
         ),
-        ({}, {"h:2": {}}, TLS, 'listener."h:2": no MQTT listener has this address; there is none'),
+        ({}, {"h:2": {}}, TLS, 'listener."h:2": no listener has this address; there is none'),
         ({"mqtt": "h:1"}, {"h": {}}, TLS, "listener.\"h\": 'h' is not host:port"),
         (
             {"mqtt": "0.0.0.0:1"},
@@ -102,6 +114,13 @@ def test_a_table_counts_for_its_listener_alone() -> None:
             TLS,
             "listener.\"h:1\".client_certificates: 'optional' needs tls.ca",
         ),
+        ({"http": "h:1"}, {}, TLS, "listeners.http: h:1 is not on loopback"),
+        ({"grpc": "*:1"}, {}, TLS, 'set listener."0.0.0.0:1".plaintext'),
+        ({"https": "h:1"}, {}, TlsSettings(), "listeners.https: needs tls.cert"),
+        ({"grpcs": "unix:/s"}, {}, TLS, "'unix:/s': the port '/s' is not a number"),
+        ({"https": "h:1"}, {"h:1": {"plaintext": True}}, TLS, 'listener."h:1".plaintext: has no effect'),
+        ({"mqtt": "h:1"}, {"h:1": {"plaintext": True}}, TLS, 'listener."h:1".plaintext: has no effect'),
+        ({"grpcs": "h:1"}, {"h:1": {"max_qos": 1}}, TLS, 'listener."h:1".max_qos: has no effect'),
         (
             {"wss": "h:1"},
             {"h:1": {"crl": "x"}},
