@@ -357,7 +357,9 @@ def own_address() -> str:
 @pytest.mark.promise("queues-41")
 def test_others_are_let_in_by_token_alone(tmp_path: Path) -> None:
     port, address = free_port(), own_address()
-    with queue_broker(tmp_path, QUEUES, listeners__grpc=f"0.0.0.0:{port}") as broker:
+    everywhere = f"0.0.0.0:{port}"
+    plain = {f'listener."{everywhere}".plaintext': "true"}
+    with queue_broker(tmp_path, QUEUES, listeners__grpc=everywhere, **plain) as broker:
         with RpcClient(port, host=address) as elsewhere, RpcClient(port) as here:
             code, words = elsewhere.refused("ListQueues", pb.ListQueuesRequest())
             assert code == "PERMISSION_DENIED" and "for this machine alone" in words
