@@ -62,6 +62,16 @@ class TickWrites(Writes):
         generations whose subscriptions were changed."""
         return self.session.cap_offsets(log_end)
 
+    def marks_left(self) -> list[ApplicationMark]:
+        """Those of `application_marks` that are not settled within the tick: a client that answers at once has none."""
+        positions = self.application_positions
+        return [
+            mark
+            for mark in self.application_marks
+            if (place := positions.get(mark.generation)) is None
+            or mark.offset >= place.positions.committed_offset
+        ]
+
     def is_state_empty(self) -> bool:
         """True when nothing but the log is concerned: no owner's data changes."""
         return not any(_state(self))

@@ -8,7 +8,10 @@ from tests.support.hand_kafka import HandKafka
 
 from embermq.delivery.application import unmarked
 from embermq.delivery.application.unmarked import UNMARKED_MAX, Unmarked, behind_unmarked
+from embermq.model.application_positions import ReaderPosition, StoredPositions
 from embermq.model.client_type import ClientType
+from embermq.model.session_writes import QueueState
+from embermq.model.tick_writes import ApplicationMark, TickWrites
 from embermq.mqtt.wire.packets import Puback, Publish
 from embermq.sessions.session import PACKET_IDS, Session
 
@@ -132,3 +135,13 @@ def test_a_session_has_its_own_room() -> None:
 )
 def test_the_sequence_goes_on_behind_them(known: int, next_one: int) -> None:
     assert behind_unmarked(known) == next_one
+
+
+def test_who_answers_within_a_tick_costs_no_mark() -> None:
+    """What waits for a commit that takes long is settled in the same tick as it is sent."""
+    writes = TickWrites()
+    place = StoredPositions(5, 5)
+    writes.application_positions[1] = ReaderPosition("", 9, place)
+    marks = [ApplicationMark(owner, offset, 7, QueueState.SENT) for owner in (1, 2) for offset in (4, 5)]
+    writes.application_marks += marks
+    assert writes.marks_left() == marks[1:]

@@ -116,7 +116,7 @@ class RedisApplicationWriter:
 
     def _move_readers(self, writes: TickWrites) -> None:
         marks: dict[int, list[ApplicationMark]] = {}
-        for mark in writes.application_marks:
+        for mark in writes.marks_left():
             marks.setdefault(mark.generation, []).append(mark)
         restarted = set(writes.restarted_applications)
         for generation in {**marks, **writes.application_positions} | dict.fromkeys(restarted):

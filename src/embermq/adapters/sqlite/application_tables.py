@@ -19,7 +19,7 @@ def apply_to_applications(connection: sqlite3.Connection, writes: TickWrites) ->
     if writes.application_marks:
         connection.executemany(
             "INSERT OR REPLACE INTO application_inflight VALUES (?, ?, ?, ?)",
-            [(mark.generation, mark.offset, mark.packet_id, mark.state) for mark in writes.application_marks],
+            [(mark.generation, mark.offset, mark.packet_id, mark.state) for mark in writes.marks_left()],
         )
     for generation, position in writes.application_positions.items():
         committed = position.positions.committed_offset
