@@ -72,6 +72,7 @@ from embermq.mqtt.wire.version import ProtocolVersion
 from embermq.ports.device_queue import DeviceQueueHistory
 from embermq.ports.errors import StoreError
 from embermq.ports.tick_store import Receipt, TickStore
+from embermq.routing.shared_logs import SharedLogReaders
 from embermq.sessions.link import Link
 from embermq.sessions.settings import MqttSettings
 from embermq.sessions.state import BrokerState
@@ -287,7 +288,8 @@ class HandDrivenBroker:
         state.direct, state.durable = DirectPath(state), self.delivery
         self.broker = Broker(self.state)
         if logs is not None:
-            self.state.share_by_logs(logs, 2)
+            readers = self.shared if feeds is not None else SharedLogReaders()
+            self.state.share_by_logs(logs, 2, readers)
         self.links: list[HandLink] = []
         self.failures: list[StoreError] = []
         self.held = False

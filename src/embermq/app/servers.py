@@ -116,7 +116,8 @@ def _read(data_dir: Path, settings: Settings, rules: RuleSet | None, stores: _St
     if settings.queues.enabled:
         first = redis.queues.log_start() if known.is_any else stored.log_end
         enqueue_tail(queues.queues.core, tick, log_side.log, first, redis.queues.complete_to)
-    shared.restore(state.share_by_logs(log_side.application_logs, settings.application.shared_partitions))
+    partitions = settings.application.shared_partitions
+    shared.restore(state.share_by_logs(log_side.application_logs, partitions, shared))
     sessions = complete(broker, stored, retained, log_side.log)
     parking.restore(sessions)
     recovery = Recovery(state, delivery.device, log_side.log, redis.history)

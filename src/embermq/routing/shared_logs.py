@@ -75,7 +75,7 @@ class SharedLog:
         self.found: FoundLog | None = None
         self.asked = False
         self.reached: Mapping[int, Mapping[int, int]] = {}
-        """As `SharedLogs.on_looking` said."""
+        """As `SharedLogReaders.reached` said."""
         self.gone_ms = 0
         """When somebody last found it gone."""
         self.claims = 0
@@ -83,10 +83,37 @@ class SharedLog:
         self.groups: dict[str, SharedGroup] = {}
 
 
+class SharedLogReaders:
+    """Those who read shared logs for their members, and are told what becomes of both; here nobody does."""
+
+    def joined(self, session: Session, subscriber: Subscriber, shared: SharedGroup) -> None:
+        """A session is a member from now on, or has other options now."""
+
+    def left(self, session: Session, shared: SharedGroup) -> None:
+        """It is not a member any more; `shared.members` is empty when it was the last one."""
+
+    def begin_anew(self, shared: SharedGroup, before: SharedGroupRow) -> None:
+        """The log of a group is another one than in this row, which was the group's until now; or, with the same
+        identity, ends before what the group has had. Then `found`."""
+
+    def reached(self, log: SharedLog) -> Mapping[int, Mapping[int, int]]:
+        """A log is looked for: below which offset of each partition something is known, by the group's generation."""
+        return {}
+
+    def found(self, log: SharedLog) -> None:
+        """A log can be read."""
+
+    def not_found(self, log: SharedLog, error: StoreError) -> None:
+        """It cannot now, although there are members; it is looked for again."""
+
+
 class SharedLogs:
     """All of one broker. `partitions` is what a new log is made with."""
 
-    def __init__(self, state: BrokerState, logs: ApplicationLogs, partitions: int) -> None:
+    def __init__(
+        self, state: BrokerState, logs: ApplicationLogs, partitions: int, readers: SharedLogReaders
+    ) -> None:
+        self._readers = readers
         self._state = state
         self._logs = logs
         self._partitions = partitions
@@ -95,19 +122,6 @@ class SharedLogs:
         """Whether all stored sessions are there."""
         self._leaving: Counter[str] = Counter()
         """Logs that nobody wants, as long as that is not durable: after a crash they would be wanted again."""
-        self.on_joined: Callable[[Session, Subscriber, SharedGroup], None] = _nothing
-        """A session is a member from now on, or has other options now."""
-        self.on_left: Callable[[Session, Subscriber, SharedGroup], None] = _nothing
-        """It is not a member any more; `group.members` is empty when it was the last one."""
-        self.on_begun_anew: Callable[[SharedGroup, SharedGroupRow], None] = _nothing_lost
-        """The log of a group is another one than in this row, which was the group's until now; or, with the same
-        identity, ends before what the group has had. Then `on_found`."""
-        self.on_looking: Callable[[SharedLog], Mapping[int, Mapping[int, int]]] = _nothing_had
-        """A log is looked for: below which offset of each partition something is known, by the group's generation."""
-        self.on_found: Callable[[SharedLog], None] = _nothing_found
-        """A log can be read."""
-        self.on_not_found: Callable[[SharedLog, StoreError], None] = _nothing_told
-        """It cannot now, although there are members; it is looked for again."""
 
     def wanted(self) -> dict[str, tuple[int, tuple[str, ...]]]:
         """The logs that are to be there: how many partitions, and the consumer groups that read them."""
@@ -161,7 +175,7 @@ class SharedLogs:
 
     def _looked(self, log: SharedLog, error: StoreError | None) -> None:
         if error is not None:
-            self.on_not_found(log, error)
+            self._readers.not_found(log, error)
             self._state.timers.at(self._state.tick.now_ms + LOOK_AGAIN_MS, partial(self._look, log))
 
     # Logs
@@ -183,7 +197,7 @@ class SharedLogs:
         log.waiting.append(then)
         if not log.asked:
             log.asked = True
-            log.reached = self.on_looking(log)
+            log.reached = self._readers.reached(log)
             self._logs.ensure(log.name, self._partitions_of(log), partial(self._answered, log))
 
     def let_go(self, topic_filter: str) -> None:
@@ -225,7 +239,7 @@ class SharedLogs:
             for group in log.groups.values():
                 if group.row.identity != answer.identity or _is_cut(log, group, answer):
                     self._begin_anew(group, answer)
-            self.on_found(log)
+            self._readers.found(log)
             for then in waiting:
                 then(None)
 
@@ -240,7 +254,7 @@ class SharedLogs:
             row = replace(row, generation=self._state.new_generation())
             self._state.tick.writes.shared.ended_groups.append(before.generation)
         self._write(group, row)
-        self.on_begun_anew(group, before)
+        self._readers.begin_anew(group, before)
 
     def _log(self, topic_filter: str) -> SharedLog:
         log = self._by_filter.get(topic_filter)
@@ -276,7 +290,7 @@ class SharedLogs:
         if group is None:
             group = self._new_group(log, subscriber.group)
         group.members.add(subscriber.session.generation)
-        self.on_joined(subscriber.session, subscriber, group)
+        self._readers.joined(subscriber.session, subscriber, group)
 
     def left(self, subscriber: Subscriber) -> None:
         """A subscription has gone."""
@@ -284,7 +298,7 @@ class SharedLogs:
         if group is None or subscriber.session.generation not in group.members:
             return
         group.members.remove(subscriber.session.generation)
-        self.on_left(subscriber.session, subscriber, group)
+        self._readers.left(subscriber.session, group)
         if not group.members:
             self._end_group(group)
 
@@ -334,26 +348,6 @@ def _is_cut(log: SharedLog, group: SharedGroup, found: FoundLog) -> bool:
     """Whether the log has lost its end, which the group has had."""
     reached = log.reached.get(group.row.generation, {})
     return any(offset > found.ends.get(partition, 0) for partition, offset in reached.items())
-
-
-def _nothing(_session: Session, _subscriber: Subscriber, _group: SharedGroup) -> None:
-    return
-
-
-def _nothing_lost(_group: SharedGroup, _before: SharedGroupRow) -> None:
-    return
-
-
-def _nothing_found(_log: SharedLog) -> None:
-    return
-
-
-def _nothing_had(_log: SharedLog) -> Mapping[int, Mapping[int, int]]:
-    return {}
-
-
-def _nothing_told(_log: SharedLog, _error: StoreError) -> None:
-    return
 
 
 def stamps_of(stamps: Mapping[str, Stamp], filters: set[str]) -> list[Stamp]:

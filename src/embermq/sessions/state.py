@@ -14,7 +14,7 @@ from embermq.ports.application_logs import ApplicationLogs
 from embermq.ports.errors import StoreError
 from embermq.routing.retained import RetainedMessages
 from embermq.routing.router import Router
-from embermq.routing.shared_logs import SharedLogs
+from embermq.routing.shared_logs import SharedLogReaders, SharedLogs
 from embermq.sessions import client_events
 from embermq.sessions.application_sessions import ApplicationSessions
 from embermq.sessions.delivery_path import DeliveryPath
@@ -129,9 +129,9 @@ class BrokerState:
         """Logs of shared subscriptions of applications; None where those use the device queue."""
         return self.router.shared_logs
 
-    def share_by_logs(self, logs: ApplicationLogs, partitions: int) -> SharedLogs:
+    def share_by_logs(self, logs: ApplicationLogs, partitions: int, readers: SharedLogReaders) -> SharedLogs:
         """From now on shared subscriptions of applications have logs. Called before sessions are restored."""
-        shared_logs = self.router.shared_logs = SharedLogs(self, logs, partitions)
+        shared_logs = self.router.shared_logs = SharedLogs(self, logs, partitions, readers)
         return shared_logs
 
     @property

@@ -17,6 +17,7 @@ from embermq.mqtt.wire.reason_codes import ReasonCode
 from embermq.mqtt.wire.version import ProtocolVersion
 from embermq.ports.application_logs import FoundLog
 from embermq.ports.errors import StoreError, StoreUnavailable
+from embermq.routing.shared_logs import SharedLogReaders
 
 V311, V5 = ProtocolVersion.V311, ProtocolVersion.V5
 LOG = "p.msg.app.app"
@@ -167,7 +168,7 @@ def test_who_reads_is_told_which_log_is_there_now(place: Place) -> None:
 
 @pytest.mark.promise("application-11", "pipeline-4")
 def test_who_reads_a_shared_log_hears_that_it_was_made_again(place: Place) -> None:
-    shared_logs = place.hand.state.share_by_logs(place.logs, 1)
+    shared_logs = place.hand.state.share_by_logs(place.logs, 1, SharedLogReaders())
     place.comes().subscribes("$share/g/t")
     (before,) = [group.row for group in shared_logs.groups()]
     place.logs.there.clear()
@@ -269,7 +270,7 @@ def test_logs_are_shown_and_those_without_reader_are_cleaned(place: Place) -> No
 
 @pytest.mark.promise("application-11")
 def test_a_shared_log_is_behind_by_the_slowest_of_its_groups(place: Place) -> None:
-    shared_logs = place.hand.state.share_by_logs(place.logs, 1)
+    shared_logs = place.hand.state.share_by_logs(place.logs, 1, SharedLogReaders())
     link = place.hand.keeps("one", client_type=ClientType.APPLICATION)
     link.subscribes("$share/g/t", "$share/h/t")
     groups = tuple(group.name for group in shared_logs.groups())

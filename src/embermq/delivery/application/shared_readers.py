@@ -33,7 +33,7 @@ from embermq.ports.errors import StoreError
 from embermq.ports.pipeline_progress import PipelineProgress
 from embermq.ports.shared_groups import SharedGroups
 from embermq.routing.router import NO_MATCH, Receiver, Subscriber
-from embermq.routing.shared_logs import SharedGroup, SharedLog, SharedLogs
+from embermq.routing.shared_logs import SharedGroup, SharedLog, SharedLogReaders, SharedLogs
 from embermq.sessions.link import Link
 from embermq.sessions.session import Delivery, Session
 from embermq.sessions.state import BrokerState
@@ -53,7 +53,7 @@ class SharedPlace(Struct, frozen=True):
     store: SharedGroups
 
 
-class SharedReaders:
+class SharedReaders(SharedLogReaders):
     """All members of this broker."""
 
     def __init__(self, state: BrokerState, place: SharedPlace, parking: Parking) -> None:
@@ -88,12 +88,6 @@ class SharedReaders:
     def restore(self, shared_logs: SharedLogs) -> None:
         """Go on from what is stored, before sessions are restored. Raises StoreError."""
         self._shared_logs = shared_logs
-        shared_logs.on_joined = self._joined
-        shared_logs.on_left = self._left
-        shared_logs.on_begun_anew = self._begin_anew
-        shared_logs.on_looking = self._reached_of
-        shared_logs.on_found = self._found
-        shared_logs.on_not_found = self._not_found
         stored = self._place.store.load()
         self._stored = stored.positions
         for group, partition, offset in stored.claims:
@@ -127,14 +121,14 @@ class SharedReaders:
         if group is not None:
             group.partition(partition).claim(offset)
 
-    def _joined(self, session: Session, subscriber: Subscriber, shared: SharedGroup) -> None:
+    def joined(self, session: Session, subscriber: Subscriber, shared: SharedGroup) -> None:
         member = self._members.get(session, {}).get(shared.row.generation)
         if member is not None:
             member.takes(subscriber)
         elif session.link is not None:
             self._state.tick.batch.when_stored(session.generation, partial(self._join, session, subscriber))
 
-    def _left(self, session: Session, _subscriber: Subscriber, shared: SharedGroup) -> None:
+    def left(self, session: Session, shared: SharedGroup) -> None:
         member = self._members.get(session, {}).pop(shared.row.generation, None)
         if member is not None:
             self._close(member)
@@ -144,22 +138,22 @@ class SharedReaders:
         if not shared.members:
             self._groups.pop(shared.row.generation, None)
 
-    def _not_found(self, log: SharedLog, error: StoreError) -> None:
+    def not_found(self, log: SharedLog, error: StoreError) -> None:
         if self._not_found_why.get(log.name) != str(error):
             LOG.error("members of shared log %s get nothing, it is tried again: %s", log.name, error)
         self._not_found_why[log.name] = str(error)
 
-    def _found(self, log: SharedLog) -> None:
+    def found(self, log: SharedLog) -> None:
         self._not_found_why.pop(log.name, None)
         for session in list(self._members):
             for subscriber in session.subscriptions.values():
                 if subscriber.group and subscriber.topic_filter == log.topic_filter:
                     self._join(session, subscriber)
 
-    def _reached_of(self, log: SharedLog) -> Mapping[int, Mapping[int, int]]:
+    def reached(self, log: SharedLog) -> Mapping[int, Mapping[int, int]]:
         return {shared.row.generation: self._group(shared).reach() for shared in log.groups.values()}
 
-    def _begin_anew(self, shared: SharedGroup, before: SharedGroupRow) -> None:
+    def begin_anew(self, shared: SharedGroup, before: SharedGroupRow) -> None:
         """The log is another one, whose positions begin anew, and only repeats are known; or it has lost its end, and
         what stands before that is still settled or not. Members leave, and join when it is found."""
         found = shared.log.found
