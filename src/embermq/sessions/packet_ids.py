@@ -1,5 +1,11 @@
-"""Packet ids of what a session is sent: allocation, and those whose answer is still outstanding [MQTT 5.0, 2.2.1]."""
+"""The window of a session, for every way by which messages reach it: which packet ids are free, which are in flight,
+and which were given up and may still be answered [MQTT 5.0, 2.2.1].
 
+What was given up on a connection of MQTT 5 stays in the window, since the client counts it against its Receive Maximum
+[MQTT-3.3.4-9]; with MQTT 3 it leaves the window, and its packet id is reserved.
+"""
+
+from embermq.mqtt.wire.version import ProtocolVersion
 from embermq.sessions.session import PACKET_IDS, Delivery, Session
 
 
@@ -37,3 +43,32 @@ def take_packet_id(session: Session, wanted: int) -> int:
         session.last_packet_id = wanted
         return wanted
     return next_packet_id(session)
+
+
+def give_up(session: Session, delivery: Delivery) -> None:
+    """Go on without an answer; no other message gets its packet id while the connection lasts."""
+    delivery.settled = True
+    link = session.link
+    if link is None:
+        return
+    if link.version is ProtocolVersion.V5:
+        session.given_up = session.given_up or set()
+        session.given_up.add(delivery.packet_id)
+    else:
+        reserve_packet_id(session, delivery)
+
+
+def answered(session: Session, delivery: Delivery) -> None:
+    """What may have been given up is answered after all."""
+    if session.given_up:
+        session.given_up.discard(delivery.packet_id)
+
+
+def is_given_up(session: Session) -> bool:
+    """Whether everything that the client may have unacknowledged was given up: it can be sent nothing more."""
+    return session.given_up is not None and len(session.given_up) >= session.window_max
+
+
+def forget_given_up(session: Session) -> None:
+    """A connection begins or ends; what has to keep its packet id is reserved again."""
+    session.given_up = session.reserved = None

@@ -26,6 +26,7 @@ from embermq.delivery.sending import BULK_BYTES_MAX, put_on_link, send_pubrel, s
 from embermq.mqtt.wire.reason_codes import ReasonCode
 from embermq.mqtt.wire.version import ProtocolVersion
 from embermq.sessions.link import Link
+from embermq.sessions.packet_ids import is_given_up
 from embermq.sessions.session import Delivery, Session
 from embermq.sessions.state import BrokerState
 from embermq.sessions.token_bucket import TokenBucket
@@ -215,7 +216,7 @@ class LaneSender:
         elif verdict.parked:
             again += lane.owner.give_up(lane, [under_way[offset] for offset in verdict.parked], keep=True)
         if link.version is ProtocolVersion.V5:
-            if again or _is_full(lane.session):
+            if again or is_given_up(lane.session):
                 self._send_away(link, len(verdict.overdue) + len(verdict.parked))
         elif again:
             self._state.counters.application_resent += len(again)
@@ -230,8 +231,3 @@ class LaneSender:
             ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR,
             f"{count} messages were not acknowledged within {late_s:g} s; what is not settled comes again",
         )
-
-
-def _is_full(session: Session) -> bool:
-    """Whether everything that the client may have unacknowledged has been given up."""
-    return sum(delivery.settled for delivery in session.window.values()) >= session.window_max

@@ -28,19 +28,18 @@ from embermq.model.message import said_bytes
 from embermq.model.parked_message import ParkedChange, ParkedEnd, ParkedMessage, ParkedStage, ParkedState
 from embermq.model.session_writes import QueueState
 from embermq.mqtt.wire.reason_codes import ReasonCode
-from embermq.mqtt.wire.version import ProtocolVersion
 from embermq.ports.errors import StoreError
 from embermq.ports.parked_messages import ParkedFound, ParkedMessages, ParkedPage
 from embermq.sessions.link import Link
-from embermq.sessions.packet_ids import next_packet_id, reserve_packet_id
+from embermq.sessions.packet_ids import answered, forget_given_up, give_up, next_packet_id, reserve_packet_id
 from embermq.sessions.session import Delivery, Session
 from embermq.sessions.state import BrokerState
 
 PARKED_LOG = "parked"
-PARKED_MAX = 10_000
-"""Messages that are parked for one client, twice which fit into its packet ids; while there are as many, others are
-sent again without end."""
 """The lane's name; no log is called so."""
+PARKED_MAX = 10_000
+"""Messages that are parked for one client: twice as many fit into its packet ids. While there are as many, others are
+sent again without end."""
 READ_MAX = 200
 """Messages that are read at a time to be sent again."""
 
@@ -146,18 +145,11 @@ class Parking:
         self._set_aside(session, delivery, SKIPPED)
 
     def _set_aside(self, session: Session, delivery: Delivery, seq: int) -> None:
-        """A client of MQTT 5 counts it among those that it has not acknowledged, so it stays in the window
-        [MQTT-3.3.4-9]."""
         delivery.seq = seq
-        delivery.settled = True
+        give_up(session, delivery)
         link = session.link
-        if link is not None and link.version is ProtocolVersion.V5:
-            session.given_up = session.given_up or set()
-            session.given_up.add(delivery.packet_id)
-        elif link is not None:
-            reserve_packet_id(session, delivery)
-            if len(session.reserved or ()) > 2 * PARKED_MAX + session.window_max:
-                link.disconnect(ReasonCode.QUOTA_EXCEEDED)  # a new connection frees ids of QoS 1
+        if link is not None and len(session.reserved or ()) > 2 * PARKED_MAX + session.window_max:
+            link.disconnect(ReasonCode.QUOTA_EXCEEDED)  # a new connection frees ids of QoS 1
 
     def _say_full(self, session: Session) -> None:
         if session.generation not in self._full:
@@ -183,7 +175,7 @@ class Parking:
 
     def resume(self, session: Session, link: Link) -> None:
         """The client is connected; nothing has been sent yet, and no packet id given."""
-        session.reserved = session.given_up = None
+        forget_given_up(session)
         parked = self._parked.get(session.generation)
         if not parked:
             return
@@ -196,7 +188,7 @@ class Parking:
 
     def suspend(self, session: Session) -> None:
         """The client is gone."""
-        session.reserved = session.given_up = None
+        forget_given_up(session)
         lane = self._lanes.pop(session, None)
         if lane is not None:
             self.sender.end(lane)
@@ -397,7 +389,7 @@ class Parking:
 
     def settled(self, session: Session, delivery: Delivery) -> None:
         """PUBACK or PUBCOMP came for what is parked or skipped, late or because it was sent again."""
-        _answered(session, delivery)
+        answered(session, delivery)
         if delivery.seq != SKIPPED:
             self._end(session, -delivery.seq)
 
@@ -406,7 +398,7 @@ class Parking:
         link = session.link
         at = self._parked.get(session.generation, {}).get(-delivery.seq)
         delivery.settled = False
-        _answered(session, delivery)
+        answered(session, delivery)
         if at is not None:
             self._change(replace(_at_stage(at, ParkedStage.UNDER_WAY), state=QueueState.RELEASED))
             if link is not None:
@@ -471,11 +463,6 @@ def _is_under_way(at: ParkedState) -> bool:
     """Whether it is to be sent again when the client comes: of a deleted one PUBREL, once PUBREC has come."""
     is_released = at.stage == ParkedStage.DELETED and at.state == QueueState.RELEASED
     return at.stage == ParkedStage.UNDER_WAY or is_released
-
-
-def _answered(session: Session, delivery: Delivery) -> None:
-    if session.given_up:
-        session.given_up.discard(delivery.packet_id)
 
 
 def _reserved(at: ParkedState) -> Delivery:
