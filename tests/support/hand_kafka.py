@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from zlib import crc32
 
 from msgspec import Struct, field
 
@@ -17,8 +16,6 @@ from embermq.ports.message_log import MessageLog
 from embermq.ports.pipeline_progress import PipelineProgress
 from embermq.ports.source_records import FoundRecords, SourceRecords
 
-PARTITIONS = 2
-"""Of the message log."""
 ENTRY_BYTES = 100
 BATCH = 7
 
@@ -212,7 +209,7 @@ class HandKafka:
         """The message log in the order of its records, each with its position."""
         self.carried = 0
         """So many of them have been dispatched."""
-        self._first_partition = 0
+        self._partition = self._partition_start = 0
         self._read_to = 0
         self._made = 0
         self.begin()
@@ -253,19 +250,19 @@ class HandKafka:
     def begins_another_log(self) -> None:
         """The message log was lost, and goes on in other partitions. For brokers that start from now on."""
         self.since = len(self.sources)
-        self.progress.closed |= {self._first_partition + one for one in range(PARTITIONS)}
-        self._first_partition += PARTITIONS
+        self.progress.closed.add(self._partition)
+        self._partition += 1
+        self._partition_start = self._read_to
         self.progress.said = {}
 
     def reads(self, log: MessageLog) -> None:
-        """Take over what the message log has got; topics have their partitions."""
+        """Take over what the message log has got, each record at the position that its broker knows."""
         for batch in log.read(self._read_to, records_max=10**6, bytes_max=2**30):
             for number, frame in enumerate(iter_frames(batch.body)):
                 if batch.base_offset + number >= self._read_to:
                     record = decode_record(frame)
-                    partition = self._first_partition + crc32(record.message.topic.encode()) % PARTITIONS
-                    place = sum(partition_of(source) == partition for source, _ in self.sources)
-                    self.sources.append((position_of(partition, place), record))
+                    offset = batch.base_offset + number - self._partition_start
+                    self.sources.append((position_of(self._partition, offset), record))
                     self._read_to = batch.base_offset + number + 1
 
     def carry(self, *numbers: int) -> None:
@@ -279,7 +276,7 @@ class HandKafka:
 
     def report(self, until: int | None = None) -> None:
         """Everything below is where it belongs."""
-        ends = {self._first_partition + one: 0 for one in range(PARTITIONS)}
+        ends = {self._partition: 0}
         for source, _ in self.sources[self.since : until]:
             ends[partition_of(source)] = offset_of(source) + 1
         self.progress.said = ends
