@@ -181,3 +181,22 @@ def test_data_of_another_program_is_refused(servers: ServersStores) -> None:
     servers.raw.command("s:ol:{x}", "SET", "s:ol:{x}", "1")
     with pytest.raises(StoreError, match="EmberMQ cannot place"):
         known(servers)
+
+
+@pytest.mark.parametrize("key", ["s:w:{ann}", "t:r:{t}", "g:s:{all/t}", "q:s:{work}"])
+def test_a_redis_that_has_kept_some_data_alone_is_no_unused_one(servers: ServersStores, key: str) -> None:
+    servers.raw.command(key, "SET", key, "{}")
+    with pytest.raises(StoreError, match="but no embermq:schema"):
+        known(servers)
+
+
+def test_a_master_that_was_emptied_is_refused_unless_its_loss_is_accepted(servers: ServersStores) -> None:
+    notes = RedisLogNotes(servers.raw, "redis")
+    notes.begin(7)
+    notes.open("a log")
+    notes.check_whole(accept_loss=False)
+    servers.raw.command("embermq:floor", "DEL", "embermq:floor")
+    with pytest.raises(StoreError, match=r"'embermq:floor': the server .* was emptied"):
+        notes.check_whole(accept_loss=False)
+    notes.check_whole(accept_loss=True)
+    notes.check_whole(accept_loss=False)

@@ -59,6 +59,8 @@ def open_servers(
         known = redis.notes.known()
         if not known.is_any and not settings.kafka.adopt_log:
             _check_is_new(data_dir, redis.place)
+        if known.is_any:
+            redis.notes.check_whole(accept_loss=settings.kafka.adopt_log)
         log_side = KafkaLogSide(settings, known, post)
         if not known.is_any:
             redis.notes.begin(log_side.log_end)

@@ -127,7 +127,10 @@ def _servers(settings: Settings) -> tuple[int, LogExtent, list[Finding]]:
 
     address = redis_address(settings.stores.session)
     with BlockingRedis(address, settings.redis) as redis:
-        known = RedisLogNotes(redis, str(address)).known()
+        notes = RedisLogNotes(redis, str(address))
+        known = notes.known()
+        if known.is_any:
+            notes.check_whole(accept_loss=False)
         extent, found = check_log(settings, known)
         if known.is_any:
             marks = ReadMarks(redis)

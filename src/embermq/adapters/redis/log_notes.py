@@ -4,17 +4,24 @@ from __future__ import annotations
 
 from embermq.adapters.redis.blocking import BlockingRedis
 from embermq.adapters.redis.floor_marks import mark_keys
+from embermq.formats.redis_applications import GROUP_PREFIX
 from embermq.formats.redis_layout import (
     LOG_KEY,
+    RETAINED_PREFIX,
     SCHEMA_KEY,
     SCHEMA_VERSION,
     SESSION_PREFIX,
+    WILL_PREFIX,
     LayoutError,
     decode_schema,
     encode_schema,
 )
+from embermq.formats.redis_queues import QUEUE_PREFIX
 from embermq.ports.errors import StoreError
 from embermq.ports.known_log import KnownLog
+
+OUR_KEYS = (SESSION_PREFIX, WILL_PREFIX, RETAINED_PREFIX, GROUP_PREFIX, QUEUE_PREFIX)
+"""How keys begin without which there is nothing of ours: what else belongs to a client stands beside its session."""
 
 
 class RedisLogNotes:
@@ -61,11 +68,32 @@ class RedisLogNotes:
 
     def _check_empty(self) -> None:
         for master in self._redis.masters:
-            for keys in self._redis.keys(master, SESSION_PREFIX + "*"):
-                raise self._unfit(
-                    f"has key {keys[0].decode(errors='replace')!r} but no {SCHEMA_KEY}: it holds data that EmberMQ "
-                    "cannot place; empty it, or name another one"
-                )
+            for prefix in OUR_KEYS:
+                for keys in self._redis.keys(master, prefix + "*"):
+                    raise self._unfit(
+                        f"has key {keys[0].decode(errors='replace')!r} but no {SCHEMA_KEY}: it holds data that EmberMQ "
+                        "cannot place, or has lost what says whose it is. Put a copy back, or name another one; or "
+                        "begin without it: empty it (FLUSHDB, in a cluster on each master) and set kafka.adopt_log"
+                    )
+
+    def check_whole(self, *, accept_loss: bool) -> None:
+        """Of a Redis that knows a log: all marks are there from the first start on, so a master without its own was
+        emptied meanwhile, with the sessions and queues of its slots. Raises StoreError then, unless the operator will
+        `accept_loss`."""
+        values = {
+            key: self._redis.command(key, "GET", key) for key in mark_keys(cluster=self._redis.is_cluster)
+        }
+        missing = [key for key, value in values.items() if value is None]
+        if not missing:
+            return
+        if not accept_loss:
+            raise self._unfit(
+                f"has no key {missing[0]!r}: the server that has it was emptied, with the sessions and queues of its "
+                "hash slots. Put a copy back, or set kafka.adopt_log to go on without what it had"
+            )
+        newest = max((int(value) for value in values.values() if isinstance(value, bytes)), default=0)
+        for key in missing:  # what comes there now is complete as far as anybody knows
+            self._redis.command(key, "SET", key, newest)
 
     def _identity(self, value: object) -> str:
         try:
