@@ -67,7 +67,7 @@ class Slots(RedisLink):
 def test_every_message_is_somewhere_at_any_moment_and_all_ticks_end(data: st.DataObject) -> None:
     slots, ended = Slots(), list[int]()
     unanswered = Unanswered()
-    writer = RedisQueueWriter(slots, QueueOwners(), unanswered, lambda: 0)
+    writer = RedisQueueWriter(slots, QueueOwners(), unanswered, lambda _, then: then(), lambda: 0)
     places: dict[int, tuple[int, int]] = {}
     next_number = dict.fromkeys(QUEUES, 1)
     published = 0

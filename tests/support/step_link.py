@@ -47,6 +47,9 @@ class StepLink(RedisLink):
     def settle_s(self) -> float:
         return 0.0
 
+    def server_of(self, key: str) -> object:
+        return self._server.at(key)
+
     def forget_settled(self, before_s: float) -> None:
         """Nothing is kept."""
 

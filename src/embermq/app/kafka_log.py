@@ -92,6 +92,7 @@ class KafkaLogSide(LogSide):
         )
         self.on_end = appender.on_end
         self.receipt_log = ReceiptTopic(address, kafka, self._failures)
+        self.records = KafkaSourceRecords(address, kafka, self._topic.name, post, self._failures)
         self.progress = KafkaPipelineProgress(
             address, kafka, self.log_id, self._failures, closed=self._positions.closed
         )
@@ -171,8 +172,7 @@ class KafkaLogSide(LogSide):
     def feed_applications(self, state: BrokerState, store: ReaderPositions, parking: Parking) -> FedReaders:
         address, kafka = self._admin.address, self._settings.kafka
         feeds = self._feeds = KafkaApplicationFeeds(address, kafka, self._post, failures=self._failures)
-        records = KafkaSourceRecords(address, kafka, self._topic.name, self._post, self._failures)
-        place = LogPlace(feeds, store, OwnPlace(self._applications, self.progress, records))
+        place = LogPlace(feeds, store, OwnPlace(self._applications, self.progress, self.records))
         return FedReaders(state, place, parking)
 
     def share_applications(self, state: BrokerState, store: SharedGroups, parking: Parking) -> SharedReaders:

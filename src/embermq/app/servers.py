@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from embermq.access.authorization.rule_set import RuleSet
 from embermq.app.clock_file import ClockFile
 from embermq.app.config import Settings
+from embermq.app.emptied_redis import EmptiedRedis, Memory
 from embermq.app.kafka_log import KafkaLogSide
 from embermq.app.log_side import Post
 from embermq.app.opened import (
@@ -140,6 +141,9 @@ def _read(data_dir: Path, settings: Settings, rules: RuleSet | None, stores: _St
     log_side.ticks = ticks
     redis.before_close = ticks.finish
     redis.begin()
+    redis.queues.log = log_side.records
+    memory = Memory(broker, queues.queues, readers, shared, settings.device.ttl_s)
+    EmptiedRedis(redis, ticks, memory, log_side.log_id)
     life = _begin_logs(settings, log_side, state, readers, shared, is_first_run=not known.is_any)
     retention, close_retention = open_retention(data_dir, settings, log_side)
     return OpenedBroker(

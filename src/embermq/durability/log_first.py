@@ -86,10 +86,21 @@ class LogFirstStore(TickStore):
         long after the last one."""
         self._floor = 0
         self._passed = 0
+        self._when_quiet: deque[Callable[[], None]] = deque()
 
     @property
     def busy(self) -> bool:
-        return self._under_way is not None
+        return self._under_way is not None or bool(self._when_quiet)
+
+    def when_quiet(self, call: Callable[[], None]) -> None:
+        """Make this call when nothing is on its way, neither to the log nor to the store: until then no other tick is
+        begun, so that all that has happened stands in memory."""
+        self._when_quiet.append(call)
+        self._post(self._look_at_quiet)
+
+    def _look_at_quiet(self) -> None:
+        while self._when_quiet and self._under_way is None and not self._unstored:
+            self._when_quiet.popleft()()
 
     @property
     def waits(self) -> bool:
@@ -155,6 +166,8 @@ class LogFirstStore(TickStore):
     def _answer(self, tick: _Answerable, result: Receipt | StoreError) -> None:
         self._under_way = None
         tick.logged(result)
+        if self._when_quiet:
+            self._post(self._look_at_quiet)  # behind those who are told now
 
     # The state
 
@@ -179,6 +192,8 @@ class LogFirstStore(TickStore):
         for call in first.calls:
             call()
         self._look_at_limit()
+        if self._when_quiet:
+            self._post(self._look_at_quiet)  # behind those who are told now
 
     def _let_go(self, floor: int) -> None:
         if floor >= 0:
@@ -232,6 +247,7 @@ class LogFirstStore(TickStore):
             self._append(tick)
 
     def settle(self) -> None:
+        self._writer.look()
         self._ripen()
         self._look_at_end()
         self._look_at_limit()
@@ -243,7 +259,8 @@ class LogFirstStore(TickStore):
     def finish(self) -> None:
         """The last tick is over: tell the next start. Whoever closes the store waits until it has this."""
         lost_end = self._log.goes_on_at
-        self._writer.note_end(max(self._log_end, lost_end), in_order=not (self.busy or lost_end))
+        is_busy = self._under_way is not None
+        self._writer.note_end(max(self._log_end, lost_end), in_order=not (is_busy or lost_end))
 
     def close(self) -> None:
         self._log.close()

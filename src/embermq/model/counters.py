@@ -84,6 +84,8 @@ class Counters(Struct):
     reauthentications: int = 0
     reauthentications_refused: int = 0
     sessions_expired: int = 0
+    sessions_lost: int = 0
+    """Sessions that were ended because the session store was emptied and had more of them than memory."""
     retained_expired: int = 0
     unexpected_errors: int = 0
     """In work beside the clients', by errors that nobody foresaw: each is logged, and the work goes on."""

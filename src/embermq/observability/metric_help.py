@@ -97,6 +97,7 @@ HELP: dict[str, str] = {
     "deliveries_repaired": "stored deliveries that the session data had lost and that were restored",
     "repair_records_missing": "positions that a repair needed and that the log has no more",
     "unexpected_errors": "unexpected errors in background work; each is logged with its trace",
+    "sessions_lost": "sessions ended because an emptied session store alone had messages for them",
     "session_store_failing": "1 while the session store does not answer, or lacks what this broker stored",
     "session_store_waiting_ticks": "ticks whose session data is not in the session store yet",
     "session_store_waiting_bytes": "bytes of commands that wait for the session store",

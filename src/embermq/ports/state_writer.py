@@ -43,6 +43,10 @@ class StateWriter(ABC):
         """The broker ends: the log ends at `end`; `in_order`: and nothing is on its way any more. What was to be
         forgotten is forgotten now."""
 
+    def look(self) -> None:
+        """Called now and then: see whether what is stored is there still, also while nobody asks for it."""
+        return
+
     @abstractmethod
     def forget_below(self, floor: int) -> None:
         """Every record below `floor` is delivered, stored or owed to nobody, and that is durable: which of them a

@@ -1,6 +1,7 @@
 """Which `dedup-id`s a queue has seen within the window [queues-11]."""
 
 from collections import OrderedDict
+from collections.abc import Iterator
 
 
 class DedupWindow:
@@ -29,6 +30,10 @@ class DedupWindow:
         """As it was stored; to be called in the order of time."""
         self._until[dedup_id] = until_ms
         self._until.move_to_end(dedup_id)
+
+    def known(self) -> Iterator[tuple[str, int]]:
+        """Each with the time until which it means a repeat."""
+        return iter(self._until.items())
 
     def forget(self, dedup_id: str) -> None:
         """Its message was never stored."""

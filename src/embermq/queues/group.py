@@ -7,7 +7,7 @@ Each message is offered once and stays in the group until it is finished or drop
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterator
 from functools import partial
 
 from msgspec.structs import replace
@@ -128,6 +128,14 @@ class Group:
         self.owed -= 1
         self.lanes.drop(sequence)
         return True
+
+    def stored_marks(self) -> Iterator[tuple[int, GroupMark]]:
+        """What is stored of messages that it does not simply owe."""
+        for sequence in self.settled:
+            yield sequence, GroupMark(MessageState.ACKED)
+        for sequence, status in self._statuses.items():
+            if status.state is MessageState.RETRY or status.attempts.failures:
+                yield sequence, GroupMark(MessageState.RETRY, status.attempts, status.due_ms)
 
     def owes(self, sequence: int) -> bool:
         """Whether it has not settled a message that is for it."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from embermq.model.queue_rows import DeadLetter, EntryRow
+from embermq.queues.entries import QueueEntry
 from embermq.queues.settling import message_id_of, sequence_of
 
 
@@ -55,6 +56,23 @@ class Identities:
     def returned(self, group: str, message_id: str) -> int:
         """What came back for this group alone; 0 when nothing did."""
         return self._returned.get((group, message_id), 0)
+
+    def row(self, sequence: int, entry: QueueEntry) -> EntryRow:
+        """What is stored of a message that is there."""
+        found = self._particulars.get(sequence) or _Particulars("", "", None)
+        return EntryRow(
+            self._generation,
+            sequence,
+            entry.partition,
+            entry.offset,
+            -1,
+            entry.key,
+            entry.expires_ms,
+            found.only_group,
+            found.origin_id,
+            found.dead_letter,
+            entry.record_bytes,
+        )
 
     def dead_letter(self, sequence: int) -> DeadLetter | None:
         """None when it is no dead letter."""

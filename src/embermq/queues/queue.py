@@ -463,6 +463,19 @@ class Queue:
         self._intake.restore(stored, last)
         self._begin_to_shrink()
 
+    def store_anew(self) -> None:
+        """Have everything stored that is known here: the store has lost it."""
+        writes, generation = self._writes(), self.generation
+        self.store_row()
+        for group in self.groups.values():
+            self._store_group(group)
+            marks = group.stored_marks()
+            writes.marks.update(((generation, group.name, sequence), mark) for sequence, mark in marks)
+        row_of = self._ledger.identities.row
+        writes.entries.update(((generation, one), row_of(one, entry)) for one, entry in self.entries.items())
+        writes.delayed.update(((generation, one), row) for one, row in self.delayed.rows.items())
+        writes.dedup_ids.update(((generation, one), until) for one, until in self._intake.dedup.known())
+
     # Inside.
 
     def _store_group(self, group: Group) -> None:

@@ -208,6 +208,14 @@ class Queues:
         """Of all queues, in no order; none may come or go meanwhile."""
         return self._queues.keys()
 
+    def store_anew(self, is_lost: Callable[[str], bool]) -> list[Queue]:
+        """Have queues stored of which the store has lost what it had, by name; returns them. Their records are not
+        here."""
+        lost = [queue for name, queue in self._queues.items() if is_lost(name)]
+        for queue in lost:
+            queue.store_anew()
+        return lost
+
     def purge(self, name: str, end: int, limit: int) -> int:
         """See `Queue.purge`; a queue that is not there is empty."""
         return self._touch(name).purge(end, limit) if name in self._queues else 0

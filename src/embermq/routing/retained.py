@@ -67,6 +67,13 @@ class RetainedMessages:
         """The message of a topic."""
         return self._tree.get(topic)
 
+    def rows(self) -> Iterator[RetainedRow]:
+        """All of them."""
+        for topic in self._tree:
+            row = self._tree.get(topic)
+            assert row is not None
+            yield row
+
     def announce(self, topic: str) -> None:
         """A message for the topic, or its deletion, is on its way to the store; it may have been delivered already."""
         self._pending[topic] = self._pending.get(topic, 0) + 1

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, cast
 from msgspec import Struct
 
 from embermq.formats.log_record import IDENTIFIERS_MAX, Stamp, encode_stamps
+from embermq.model.session import SubscriptionRow
 from embermq.mqtt.topics.names import SHARE_PREFIX
 from embermq.mqtt.topics.trie import SubscriptionTrie
 from embermq.routing.match_cache import MatchCache
@@ -70,6 +71,11 @@ class Subscriber(Struct, eq=False, gc=False):
     def retain_as_published(self) -> bool:
         """The RETAIN flag is forwarded as it came."""
         return bool(self.options & 8)
+
+    @property
+    def row(self) -> SubscriptionRow:
+        """What is stored of it."""
+        return SubscriptionRow(self.name, self.options, self.identifier, self.since_offset)
 
     @property
     def retain_handling(self) -> int:

@@ -83,12 +83,10 @@ def put_away(session: Session) -> AbsentSession:
     return absent
 
 
-def take_out(absent: AbsentSession) -> Session:
-    """The session again. Its subscriptions name it from now on."""
-    generation, expires_ms, created_ms, seq_next, dropped_seq, epoch, expiry_s, version = _NUMBERS.unpack(
-        absent.numbers
-    )
-    row = SessionRow(
+def row_of(absent: AbsentSession) -> SessionRow:
+    """What is stored of it."""
+    generation, expires_ms, created_ms, _, _, epoch, expiry_s, version = _NUMBERS.unpack(absent.numbers)
+    return SessionRow(
         absent.client_id,
         generation,
         epoch,
@@ -101,10 +99,13 @@ def take_out(absent: AbsentSession) -> Session:
         created_ms,
         absent.certificate,
     )
-    session = Session(row, persistent=True)
+
+
+def take_out(absent: AbsentSession) -> Session:
+    """The session again. Its subscriptions name it from now on."""
+    session = Session(row_of(absent), persistent=True)
     session.account = absent.account
-    session.queue_seq_next = seq_next
-    session.queue_dropped_seq = dropped_seq
+    session.queue_seq_next, session.queue_dropped_seq = _NUMBERS.unpack(absent.numbers)[3:5]
     for subscriber in absent.subscriptions:
         subscriber.holder = session
         name = subscriber.name

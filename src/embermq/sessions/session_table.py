@@ -88,6 +88,11 @@ class SessionTable:
         """Those that are. All others are of absent DEVICE clients to whom nothing is owed."""
         return self._loaded.values()
 
+    @property
+    def absent(self) -> Collection[AbsentSession]:
+        """All others, as they are."""
+        return self._absent.values()
+
     def of(self, generations: Collection[int]) -> list[Session]:
         """Those with these generations, loaded. Looks at all sessions."""
         if not generations:

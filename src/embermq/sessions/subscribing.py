@@ -230,8 +230,8 @@ class Subscribing:
         state.router.put(subscriber, old)
         is_known = old is not None and (old.options, old.identifier) == (subscriber.options, identifier)
         if session.persistent and not is_known:
-            row = SubscriptionRow(asked.topic_filter, subscriber.options, identifier, subscriber.since_offset)
-            state.tick.session_writes.subscriptions.append((session.generation, asked.topic_filter, row))
+            entry = (session.generation, asked.topic_filter, subscriber.row)
+            state.tick.session_writes.subscriptions.append(entry)
         return subscriber, old is None
 
     def _when_durable(self, session: Session, answer: partial[None]) -> None:

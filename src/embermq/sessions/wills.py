@@ -5,6 +5,7 @@ A will is in store from before CONNACK on, so that it goes out even when the bro
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -112,6 +113,12 @@ class Wills:
         else:
             self._store(generation)
             self._watch(generation, pending)
+
+    def store_anew(self, is_lost: Callable[[str], bool]) -> None:
+        """Of clients of which the store has lost what it had."""
+        for generation, pending in self._wills.items():
+            if is_lost(pending.principal.client_id):
+                self._store(generation)
 
     def _watch(self, generation: int, pending: _Pending) -> None:
         pending.timer = self._state.timers.at(pending.due_ms, partial(self._due, generation, pending))

@@ -26,6 +26,8 @@ MARK = read_script("mark", writes=False)
 MARKS = 64
 MARK_S = 0.5
 """Marks are set at most this often."""
+LOOK_S = 1.0
+"""How often it is asked whether they are there, while nothing is set."""
 
 
 def mark_keys(*, cluster: bool) -> tuple[str, ...]:
@@ -62,6 +64,12 @@ class FloorMarks:
         self._confirmed: deque[tuple[float, int]] = deque([(0.0, 0)])
         """When, and what: the last one that is older than `settle_s`, and those after it."""
         self.trouble = ""
+        self.on_emptied: Callable[[str], None] | None = None
+        """Told a mark that is gone, which is there from the first start on: the server that has it was emptied."""
+        self._asked: set[str] = set()
+        """Marks that are looked for, without an answer."""
+        self._put_back: set[str] = set()
+        self._looked_s = float("-inf")
         link.on_lost = self._compare
 
     @property
@@ -118,21 +126,63 @@ class FloorMarks:
         self._link.forget_settled(self._set_s - self._link.settle_s)
         self._then()
 
+    def look(self) -> None:
+        """Every now and then: a server that nobody asks anything may have been emptied, too."""
+        if time.monotonic() - self._looked_s < LOOK_S or self.on_emptied is None:
+            return
+        self._looked_s = time.monotonic()
+        for key in self._keys:
+            if key not in self._asked:
+                self._ask(key, self.settled_floor)
+
+    def look_at(self, key: str, then: Callable[[], None]) -> None:
+        """What is about `key` is not as it was stored: see whether its server was emptied, which is told before `then`
+        is called."""
+        marks = self._at_server_of(key) if self.on_emptied is not None else []
+        if marks:
+            self._ask(marks[0], self.settled_floor, then)
+        else:
+            then()
+
+    def put_back(self, key: str) -> None:
+        """The server of this mark was emptied: it is to know what nobody doubts, and to be found out if that happens
+        once more."""
+        for mark in self._at_server_of(key):
+            self._put_back.add(mark)
+            self._link.command(mark, ("SET", mark, self.settled_floor), partial(self._is_back, mark))
+
+    def _is_back(self, mark: str, _answer: Answer) -> None:
+        self._put_back.discard(mark)
+
+    def _at_server_of(self, key: str) -> list[str]:
+        server = self._link.server_of(key)
+        return [mark for mark in self._keys if self._link.server_of(mark) is server]
+
     def _compare(self) -> None:
         """A server was restarted or replaced: see whether it knows the mark that it cannot have lost by a hair."""
         self._is_old = True
         required = self.settled_floor
         for key in self._keys:
-            self._link.command(key, ("GET", key), partial(self._compared, required))
+            self._ask(key, required)
 
-    def _compared(self, required: int, answer: Answer) -> None:
+    def _ask(self, key: str, required: int, then: Callable[[], None] | None = None) -> None:
+        self._asked.add(key)
+        self._link.command(key, ("GET", key), partial(self._compared, key, required, then))
+
+    def _compared(self, key: str, required: int, then: Callable[[], None] | None, answer: Answer) -> None:
+        self._asked.discard(key)
         known = int(answer) if isinstance(answer, bytes) and answer.isdigit() else 0
-        if known < required and not self.trouble:
+        if answer is None and self.on_emptied is not None:
+            if key not in self._put_back:
+                self.on_emptied(key)
+        elif known < required and not self.trouble:
             self.trouble = (
                 f"has lost session data older than redis.settle_s: it knows of the log up to {known}, and had "
                 f"confirmed it up to {required}; start the broker again, it repairs from the log"
             )
             LOG.error("the session store %s", self.trouble)
+        if then is not None:
+            then()
 
 
 class ReadMarks:

@@ -158,6 +158,10 @@ class RedisLink(RouteOwner):
         """Why something waits longer than it should, without credentials, or nothing while all is well."""
         return self._routes.failing or next(iter(self._told.values()), "")
 
+    def server_of(self, key: str) -> object:
+        """Stands for the server that has this key now."""
+        return self._routes.channel_of(slot_of(key) if self._slotted else 0)
+
     def is_away(self, key: str) -> bool:
         """Whether the node that has this key is known not to answer: what is asked now would wait."""
         channel = self._routes.channel_of(slot_of(key) if self._slotted else 0)

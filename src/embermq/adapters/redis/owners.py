@@ -8,6 +8,7 @@ it is repeated.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import lru_cache
 
 from msgspec import Struct
@@ -57,6 +58,9 @@ class Owners:
         """Sessions that still hand on what they have, while a newer one of their client waits to replace them."""
         self.with_positions: dict[int, Owner] = {}
         """Those that may have positions to forget, longest without a message first."""
+
+    def __iter__(self) -> Iterator[Owner]:
+        return iter(self._by_generation.values())
 
     def get(self, generation: int) -> Owner | None:
         """The owner, unless its session has ended or a newer one of the same client has begun."""

@@ -15,6 +15,8 @@ from embermq.adapters.redis.floor_marks import ReadMarks
 from embermq.adapters.redis.link import RedisLink
 from embermq.adapters.redis.queue_owners import QueueOwner, QueueOwners
 from embermq.adapters.redis.script import read_script
+from embermq.adapters.redis.wire import ignore
+from embermq.formats.log_record import encode_record
 from embermq.formats.redis_layout import LayoutError, name_in
 from embermq.formats.redis_queues import (
     GENERATION_KEY,
@@ -43,9 +45,11 @@ from embermq.model.queue_rows import (
 )
 from embermq.ports.errors import StoreError
 from embermq.ports.queue_store import BodiesFound, QueueStore
+from embermq.ports.source_records import FoundRecords, SourceRecords
 
 BODIES = read_script("queue_bodies", writes=False)
-SCRIPTS = (BODIES,)
+PUT_BACK = read_script("queue_put_back")
+SCRIPTS = (BODIES, PUT_BACK)
 
 ANSWER_BYTES = 1024 * 1024
 """Records of so much come in one answer."""
@@ -64,6 +68,8 @@ class RedisQueueStore(QueueStore):
         self._link = link
         self._owners = owners
         self._post = post
+        self.log: SourceRecords | None = None
+        """Where records are read that Redis has lost."""
         self._marks: ReadMarks | None = None
         self._upto: dict[str, int] = {}
         """What each queue says itself."""
@@ -180,7 +186,35 @@ class RedisQueueStore(QueueStore):
         rest = tuple(message for message in rest if message[0] not in found or message[0] in missing)
         if rest:
             self._ask(owner, rest, then)
-        then({offset: body for offset, body in found.items() if offset not in missing})
+        found = {offset: body for offset, body in found.items() if offset not in missing}
+        lost = [message for message in read if found.get(message[0], b"") is None]
+        if lost and self.log is not None:
+            offsets = frozenset(offset for offset, _ in lost)
+            self.log.fetch(offsets, partial(self._fetched, owner, lost, found, then))
+        else:
+            then(found)
+
+    def _fetched(
+        self,
+        owner: QueueOwner,
+        lost: Sequence[tuple[int, int]],
+        found: dict[int, bytes | None],
+        then: BodiesFound,
+        answer: FoundRecords | StoreError,
+    ) -> None:
+        """The log may have what was lost: it is put back, so that it does not go with the log."""
+        if isinstance(answer, StoreError):
+            then(answer)
+            return
+        args: list[bytes | str | int] = [owner.fence]
+        for offset, number in lost:
+            if offset in answer:
+                body = found[offset] = encode_record(answer[offset].message)
+                args += (number, body)
+        keys = owner.keys
+        names = (keys.queue, keys.entries, keys.bodies, keys.delayed)
+        self._link.ask(keys.queue, PUT_BACK, names, args, ignore)
+        then(found)
 
     def close(self) -> None:
         """The link is closed by who opened it, and answers nothing then."""

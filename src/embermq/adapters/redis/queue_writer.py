@@ -55,12 +55,19 @@ class RedisQueueWriter:
     """See the module; a part of `RedisStateWriter`, whose `unanswered` it shares. `now_ms` is the wall clock."""
 
     def __init__(
-        self, link: RedisLink, owners: QueueOwners, unanswered: Unanswered, now_ms: Now = wall_ms
+        self,
+        link: RedisLink,
+        owners: QueueOwners,
+        unanswered: Unanswered,
+        look_at: Callable[[str, Callable[[], None]], None],
+        now_ms: Now = wall_ms,
     ) -> None:
+        """`look_at` finds out whether the server of a key was emptied, see `FloorMarks`."""
         self._link = link
         self._owners = owners
         self._unanswered = unanswered
         self._now_ms = now_ms
+        self._look_at = look_at
         self._complained_s = float("-inf")
         self._has_swept = False
         """Whether what groups have marked is removed, bit by bit, that were gone when this broker began."""
@@ -68,6 +75,13 @@ class RedisQueueWriter:
         """Of records that wait for other queues: the link has not been asked yet."""
         self.estranged = ""
         """That Redis does not hold a queue of ours any more, "" while it does. That does not mend by itself."""
+
+    def forget_stored(self, is_lost: Callable[[str], bool]) -> None:
+        """Nothing is stored any more of those whose key is lost: what is asked next puts them anew."""
+        for owner in self._owners:
+            if is_lost(owner.keys.queue):
+                owner.is_stored = False
+        self.estranged = ""
 
     def submit(self, writes: QueueWrites, base: int, log_end: int, records: Sequence[bytes]) -> None:
         """Between the beginning of a tick and its end. `records` are those of the tick; the first of them stands at
@@ -172,7 +186,11 @@ class RedisQueueWriter:
 
     def _lose(self, owner: QueueOwner) -> None:
         """Redis does not have the queue as this broker's, who believes to have it, unless it was deleted since."""
-        if self._owners.get(owner.generation) is not owner:
+        self._look_at(owner.keys.queue, partial(self._complain, owner))
+
+    def _complain(self, owner: QueueOwner) -> None:
+        """It is known whether its server has lost more."""
+        if self._owners.get(owner.generation) is not owner or not owner.is_stored:
             return
         self.estranged = (
             f"does not have the queue {owner.name!r} as this broker stored it: another broker has taken it, or it was "

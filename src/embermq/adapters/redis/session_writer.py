@@ -117,7 +117,15 @@ class RedisSessionWriter:
         self._server_id = server_id
         self._complained_s = float("-inf")
         self.estranged = ""
-        """That Redis does not hold a session of ours any more, "" while it does. That does not mend by itself."""
+        """That Redis does not hold a session of ours any more, "" while it does. That does not mend by itself, unless
+        its server was emptied as a whole."""
+
+    def forget_stored(self, is_lost: Callable[[str], bool]) -> None:
+        """Nothing is stored any more of those whose key is lost: what is asked next puts them anew."""
+        for owner in self._owners:
+            if is_lost(owner.keys.session):
+                owner.is_stored = False
+        self.estranged = ""
 
     def submit(self, writes: SessionWrites, base: int, log_end: int, records: Sequence[bytes]) -> None:
         """All but sessions that have ended. `records` are those of the tick, for what is shown beside packet ids."""
@@ -194,18 +202,30 @@ class RedisSessionWriter:
         self, owner: Owner, counted: Callable[[Answer], None], was_stored: bool, answer: Answer
     ) -> None:
         if was_stored and answer == CREATED:
-            self._lose(owner)
-        self._owner_answered(owner, counted, answer)
+            owner.open -= 1
+            # Whoever comes for it is not told that it is there before that is known.
+            self._lose(owner, partial(counted, answer))
+        else:
+            self._owner_answered(owner, counted, answer)
 
     def _owner_answered(self, owner: Owner, counted: Callable[[Answer], None], answer: Answer) -> None:
         owner.open -= 1
         if answer is None:
-            self._lose(owner)
-        counted(answer)
+            self._lose(owner, partial(counted, answer))
+        else:
+            counted(answer)
 
-    def _lose(self, owner: Owner) -> None:
+    def _lose(self, owner: Owner, then: Callable[[], None]) -> None:
         """Redis does not have the session as this broker's, who believes to have it, unless it has ended since."""
-        if self._owners.get(owner.generation) is not owner:
+        self._marks.look_at(owner.keys.session, partial(self._lost, owner, then))
+
+    def _lost(self, owner: Owner, then: Callable[[], None]) -> None:
+        """It is known whether its server has lost more."""
+        self._complain(owner)
+        then()
+
+    def _complain(self, owner: Owner) -> None:
+        if self._owners.get(owner.generation) is not owner or not owner.is_stored:
             return
         self.estranged = (
             f"does not have the session of {owner.client_id!r} as this broker stored it: another broker has taken it, "

@@ -6,7 +6,7 @@ an owner share a slot, and the link keeps the order of its operations when all o
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from msgspec import Struct
@@ -29,7 +29,9 @@ from embermq.adapters.redis.queue_writer import RedisQueueWriter
 from embermq.adapters.redis.script import read_script
 from embermq.adapters.redis.session_writer import RedisSessionWriter
 from embermq.adapters.redis.unanswered import Unanswered
-from embermq.formats.redis_layout import LOG_KEY
+from embermq.adapters.redis.wire import ignore
+from embermq.formats.redis_layout import LOG_KEY, SCHEMA_KEY, encode_retained, encode_schema, retained_key
+from embermq.model.session import RetainedRow
 from embermq.model.tick_writes import TickWrites
 from embermq.ports.state_writer import StateWriter
 from embermq.ports.tick_store import Stored
@@ -47,6 +49,8 @@ SCRIPTS = (
 """All that the link has to know."""
 
 Post = Callable[[Callable[[], None]], object]
+IsLost = Callable[[str], bool]
+"""Whether a key was at a server that has been emptied."""
 
 
 class WriterStatistics(Struct, frozen=True):
@@ -82,7 +86,7 @@ class RedisStateWriter(StateWriter):
         self._sessions = RedisSessionWriter(
             link, owners, unanswered, self.applications, self._marks, server_id=server_id
         )
-        self._queues = RedisQueueWriter(link, queues or QueueOwners(), unanswered)
+        self._queues = RedisQueueWriter(link, queues or QueueOwners(), unanswered, self._marks.look_at)
 
     def submit(self, writes: TickWrites, base: int, log_end: int, stored: Stored) -> None:
         all_asked = self._unanswered.begin_tick(stored)
@@ -106,6 +110,40 @@ class RedisStateWriter(StateWriter):
     def _noted(self, noted: Stored, answer: Answer) -> None:
         self._unanswered.count(answer)
         noted()
+
+    def watch(self, emptied: Callable[[IsLost], None]) -> None:
+        """From now on `emptied` is called, on the broker's own thread, when a server has been emptied, with what tells
+        whether it had a key."""
+        self._marks.on_emptied = partial(self._emptied, emptied)
+
+    def _emptied(self, emptied: Callable[[IsLost], None], mark: str) -> None:
+        link = self._link
+        server = link.server_of(mark)
+
+        def is_lost(key: str) -> bool:
+            return link.server_of(key) is server
+
+        self._sessions.forget_stored(is_lost)
+        self._queues.forget_stored(is_lost)
+        self._marks.put_back(mark)
+        emptied(is_lost)
+
+    def retain(self, rows: Iterable[RetainedRow]) -> None:
+        """Put retained messages that it may not have any more; later ones stay."""
+        for row in rows:
+            key = retained_key(row.topic)
+            args = (row.offset, encode_retained(row))
+            self._link.ask(key, session_writer.RETAIN, (key,), args, self._unanswered.count)
+
+    def put_anew(self, identity: str, end: int, generations: int) -> None:
+        """All that is known has been written anew: the next start may believe what is there. The log has this
+        identity; see `note_log`."""
+        self._link.command(SCHEMA_KEY, ("SET", SCHEMA_KEY, encode_schema(identity)), ignore)
+        args = (end, generations, 0)
+        self._link.ask(LOG_KEY, NOTE_LOG, (LOG_KEY,), args, self._unanswered.count)
+
+    def look(self) -> None:
+        self._marks.look()
 
     def forget_below(self, floor: int) -> None:
         self._marks.put(floor)

@@ -124,6 +124,19 @@ class FedReaders(ApplicationDelivery):
             place.log_id, session.last_packet_id, stored
         )
 
+    def store_anew(self, session: Session) -> None:
+        """The store has lost how far its client had come. Of one that is away nothing else knows it: what its log
+        still has comes again."""
+        reader = self._readers.get(session)
+        if reader is None:
+            return
+        self._write(reader)
+        for delivery in [*reader.pending, *(session.resend or ())]:
+            if delivery.settled:
+                self.mark(session, delivery, QueueState.DONE)
+            elif delivery.application and delivery.offset >= reader.floor:
+                self.mark(session, delivery, QueueState.RELEASED if delivery.released else QueueState.SENT)
+
     # A client comes
 
     def recall(self, session: Session, then: Callable[[], None]) -> None:

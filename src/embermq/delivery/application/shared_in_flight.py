@@ -82,6 +82,16 @@ class SharedInFlight:
             lane.qos2.append(delivery.offset)
             self._write(sent, lane.session.generation, QueueState.SENT, encode_record(delivery.message, b""))
 
+    def store_anew(self, session: Session) -> None:
+        """What it has of QoS 2: the store has lost it."""
+        for sent in self._sent.get(session, {}).values():
+            delivery = sent.delivery
+            if delivery.qos != 2 or delivery.settled:
+                continue
+            self._write(sent, session.generation, QueueState.SENT, encode_record(delivery.message, b""))
+            if delivery.released:
+                self._write(sent, session.generation, QueueState.RELEASED)
+
     def _write(self, sent: Sent, session: int, state: int, record: bytes = b"") -> None:
         delivery = sent.delivery
         mark = SharedMark(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 
 from msgspec import Struct
@@ -98,6 +98,23 @@ class SharedReaders(SharedLogReaders):
         """Of each group of this log, by partition: below which offset all is settled."""
         groups = [self._group(shared) for shared in self._shared_logs.groups() if shared.log.name == log]
         return [group.committed() for group in groups]
+
+    def store_anew(self, is_lost: Callable[[SharedGroupRow], bool], lost: Collection[Session]) -> None:
+        """Have groups stored which the store has lost, and what `lost` sessions have under way of any."""
+        writes = self._state.tick.writes.shared
+        for shared in self._shared_logs.groups():
+            if not is_lost(shared.row):
+                continue
+            writes.groups.append(shared.row)
+            generation = shared.row.generation
+            for number, partition in self._group(shared).partitions.items():
+                writes.positions[generation, number] = partition.stored
+                writes.marks += [
+                    SharedMark(generation, number, offset, 0, 0, QueueState.DONE)
+                    for offset in partition.claims
+                ]
+        for session in lost:
+            self._in_flight.store_anew(session)
 
     # Groups
 

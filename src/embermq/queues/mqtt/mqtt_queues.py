@@ -177,6 +177,10 @@ class MqttQueues(DurableQueues):
         else:
             note_filter(self._state.quotas, session, row.topic_filter)  # so that it can be taken back
 
+    def rows(self, session: Session) -> list[SubscriptionRow]:
+        """What is stored of its subscriptions to queues."""
+        return self.subscriptions.rows(session)
+
     def connected(self, session: Session) -> None:
         self.subscriptions.connected(session)
         self._responses.connected(session)

@@ -16,6 +16,7 @@ from enum import StrEnum
 import msgspec
 from msgspec import Struct
 
+from embermq.model.session import SubscriptionRow
 from embermq.mqtt.topics.names import shown
 from embermq.mqtt.wire.reason_codes import ReasonCode
 from embermq.mqtt.wire.version import ProtocolVersion
@@ -70,6 +71,11 @@ class QueueSubscription(Struct, frozen=True):
     def place(self) -> tuple[str, str]:
         """Queue and group."""
         return self.queue, self.group
+
+    @property
+    def row(self) -> SubscriptionRow:
+        """All that is stored of it."""
+        return SubscriptionRow(self.topic_filter, self.qos, self.identifier, 0, self.stored)
 
     @property
     def stored(self) -> str:

@@ -141,8 +141,8 @@ class Subscriptions:
         consumer.put(subscription)
         note_filter(self._state.quotas, session, asked.topic_filter)
         if session.persistent:
-            row = SubscriptionRow(asked.topic_filter, subscription.qos, identifier, 0, subscription.stored)
-            tick.session_writes.subscriptions.append((session.generation, asked.topic_filter, row))
+            entry = (session.generation, asked.topic_filter, subscription.row)
+            tick.session_writes.subscriptions.append(entry)
         queue = self._core.queue(subscription.queue)
         begins_at = _Beginning(queue.generation, queue.end() if sequence == LATEST else sequence)
         take_place = partial(self._take_place, session, link, subscription, begins_at)
@@ -300,6 +300,13 @@ class Subscriptions:
         return consumer
 
     # Connections and sessions
+
+    def rows(self, session: Session) -> list[SubscriptionRow]:
+        """What is stored of its subscriptions."""
+        consumer = self._deliveries.consumers.get(session.client_id)
+        if consumer is None or consumer.session is not session:
+            return []
+        return [subscription.row for subscription in consumer.subscriptions.values()]
 
     def restore(self, session: Session, row: SubscriptionRow) -> None:
         """A subscription read at start: its client may come back."""

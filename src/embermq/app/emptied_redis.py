@@ -1,0 +1,181 @@
+"""What becomes of a running broker whose Redis was emptied, or one master of it.
+
+What memory has is written anew, as one tick: sessions with their subscriptions and what is in flight, wills, retained
+messages, queues, shared groups, positions of connected applications, what is known of the log. The records of queues
+are read from the log again. A session that had more in Redis than memory has of it is ended at once, before its client
+is told that it is present: it would miss messages.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from functools import partial
+
+from msgspec import Struct
+
+from embermq.adapters.redis.state_writer import IsLost
+from embermq.app.redis_state import RedisState
+from embermq.delivery.application.fed_readers import FedReaders
+from embermq.delivery.application.shared_readers import SharedReaders
+from embermq.delivery.device.anew import store_anew, stored_in_memory
+from embermq.durability.log_first import LogFirstStore
+from embermq.formats.redis_applications import group_keys
+from embermq.formats.redis_layout import client_keys, retained_key
+from embermq.formats.redis_queues import queue_keys
+from embermq.intake.broker import Broker
+from embermq.model.shared_logs import SharedGroupRow
+from embermq.ports.tick_store import EVERYBODY
+from embermq.queues.mqtt.mqtt_queues import MqttQueues
+from embermq.queues.queue import Queue
+from embermq.sessions.absent_session import row_of
+from embermq.sessions.session import Session
+
+LOG = logging.getLogger("embermq")
+NAMED_AT_ONCE = 50
+NAMED_MAX = 1_000
+"""Client ids of ended sessions in the log."""
+RECORDS_AT_ONCE = 500
+"""Of a queue that are asked for at a time."""
+
+
+class Memory(Struct, frozen=True):
+    """All that a broker has of what is stored."""
+
+    broker: Broker
+    queues: MqttQueues
+    readers: FedReaders
+    shared: SharedReaders
+    ttl_s: int
+    """How long a message is kept for a device at most."""
+
+
+class EmptiedRedis:
+    """See the module. `identity` is that of the log."""
+
+    def __init__(self, redis: RedisState, ticks: LogFirstStore, memory: Memory, identity: str) -> None:
+        self._redis = redis
+        self._ticks = ticks
+        self._memory = memory
+        self._state = memory.broker.state
+        self._identity = identity
+        self._lost: list[IsLost] = []
+        """Servers of which what they had is not written anew yet."""
+        redis.writer.watch(self._emptied)
+
+    def _emptied(self, is_lost: IsLost) -> None:
+        LOG.error(
+            "the session store %s was emptied (FLUSHALL, or a server that came back without its data): what memory has "
+            "is written anew",
+            self._redis.place,
+        )
+        self._state.tick.wake()
+        self._end_sessions(is_lost)
+        self._lost.append(is_lost)
+        if len(self._lost) == 1:
+            self._ticks.when_quiet(self._write_anew)
+
+    def _sessions(self, is_lost: IsLost) -> Iterator[Session]:
+        """Those that are loaded, kept and lost."""
+        for session in self._state.sessions.loaded:
+            if session.persistent and is_lost(client_keys(session.client_id).session):
+                yield session
+
+    def _end_sessions(self, is_lost: IsLost) -> None:
+        """Those of which more was stored than is in memory. What an application is owed is in its log."""
+        ended = [
+            session
+            for session in list(self._sessions(is_lost))
+            if not session.is_application and stored_in_memory(session) is None
+        ]
+        for session in ended:
+            self._memory.broker.connecting.remove(session, _nothing)
+        self._state.counters.sessions_lost += len(ended)
+        if not ended:
+            return
+        LOG.error(
+            "%d sessions had messages in Redis alone: they are ended, their clients find none", len(ended)
+        )
+        for first in range(0, min(len(ended), NAMED_MAX), NAMED_AT_ONCE):
+            some = ended[first : first + NAMED_AT_ONCE]
+            LOG.warning(
+                "ended with their messages: %s", ", ".join(repr(session.client_id) for session in some)
+            )
+        if len(ended) > NAMED_MAX:
+            LOG.warning("and %d more", len(ended) - NAMED_MAX)
+
+    def _write_anew(self) -> None:
+        """Nothing is on its way: what has happened is in memory, and what happens from now on is written behind it."""
+        lost, self._lost = self._lost, []
+
+        def is_lost(key: str) -> bool:
+            return any(each(key) for each in lost)
+
+        self._state.tick.wake()
+        self._end_sessions(is_lost)
+        memory, state = self._memory, self._state
+        self._write_absent(is_lost)
+        sessions = list(self._sessions(is_lost))
+        for session in sessions:
+            self._write_session(session)
+        memory.broker.wills.store_anew(lambda client_id: is_lost(client_keys(client_id).session))
+        memory.shared.store_anew(partial(_is_group_lost, is_lost), sessions)
+        queues = memory.queues.core.store_anew(lambda name: is_lost(queue_keys(name).queue))
+        self._redis.writer.retain(row for row in state.retained.rows() if is_lost(retained_key(row.topic)))
+        state.tick.batch.when_stored(EVERYBODY, partial(self._written, queues))
+
+    def _write_absent(self, is_lost: IsLost) -> None:
+        writes = self._state.tick.session_writes
+        for absent in self._state.sessions.absent:
+            if is_lost(client_keys(absent.client_id).session):
+                writes.sessions.append(row_of(absent))
+                writes.subscriptions += [
+                    (absent.generation, one.name, one.row) for one in absent.subscriptions
+                ]
+
+    def _write_session(self, session: Session) -> None:
+        state, memory = self._state, self._memory
+        writes, generation = state.tick.session_writes, session.generation
+        writes.sessions.append(session.row())
+        writes.subscriptions += [(generation, one.name, one.row) for one in session.subscriptions.values()]
+        writes.subscriptions += [(generation, row.topic_filter, row) for row in memory.queues.rows(session)]
+        # Which records they were is not known any more: those that a start finds in the log are these.
+        writes.receiving += [(generation, packet_id, -1) for packet_id in session.receiving or ()]
+        stored = stored_in_memory(session)
+        if stored is None:  # an application's: of what it was owed besides its log nothing is left
+            session.queued, session.queued_bytes, session.backlog = 0, 0, False
+            stored = []
+        store_anew(session, stored, state.tick.now_ms + memory.ttl_s * 1000, writes)
+        if session.is_application:
+            memory.readers.store_anew(session)
+
+    def _written(self, queues: list[Queue]) -> None:
+        """A start may believe what is there from now on, once more."""
+        self._redis.writer.put_anew(self._identity, self._ticks.log_end, self._state.generations_reserved)
+        LOG.warning("the session store %s has again what memory had", self._redis.place)
+        for queue in queues:
+            messages = [(entry.offset, sequence) for sequence, entry in queue.entries.items()]
+            messages += [(row.offset, row.ticket) for row in queue.delayed.rows.values()]
+            self._put_back(queue.generation, messages)
+
+    def _put_back(self, generation: int, messages: list[tuple[int, int]]) -> None:
+        """To ask for records has those that are lost put back from the log, where that has them."""
+        some, rest = messages[:RECORDS_AT_ONCE], messages[RECORDS_AT_ONCE:]
+        if not some:
+            return
+        left = {offset for offset, _ in some}
+
+        def found(answer: object) -> None:
+            left.difference_update(answer if isinstance(answer, dict) else tuple(left))
+            if not left:
+                self._put_back(generation, rest)
+
+        self._redis.queues.bodies(generation, some, found)
+
+
+def _is_group_lost(is_lost: IsLost, row: SharedGroupRow) -> bool:
+    return is_lost(group_keys(row.share, row.topic_filter).group)
+
+
+def _nothing() -> None:
+    return

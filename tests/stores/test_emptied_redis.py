@@ -1,0 +1,203 @@
+"""A Redis that loses everything under a running broker: what memory has is written anew, what it has not is ended."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from tests.integration.conftest import quiet
+from tests.support.broker_process import BrokerProcess
+from tests.support.dialogue import DAY_S, arrived, client, gone, kept, make, present, talk
+from tests.support.metrics import metric
+from tests.support.redis_cluster import RedisCluster
+from tests.support.redis_server import RedisServer
+from tests.support.servers import on_servers
+from tests.support.waiting import wait_until
+
+from embermq.formats.redis_layout import client_keys
+from embermq.mqtt.wire.packets import Subscription
+from embermq.mqtt.wire.properties import Properties
+
+TOLD = "has again what memory had"
+NO_MATCHING_SUBSCRIBERS = 0x10
+
+
+@pytest.fixture
+def broker(servers: dict[str, object], tmp_path: Path) -> Iterator[BrokerProcess]:
+    """Not started."""
+    found = BrokerProcess(tmp_path / "data", settings=servers)
+    try:
+        yield found
+        quiet(found)
+    finally:
+        found.close()
+
+
+def at_rest(broker: BrokerProcess) -> None:
+    wait_until(lambda: metric(broker, "session_store_waiting_ticks") == 0, 30, "all is stored")
+
+
+def written_anew(broker: BrokerProcess, times: int = 1) -> None:
+    wait_until(lambda: broker.output().count(TOLD) == times, 30, "what memory has is written anew")
+    at_rest(broker)
+
+
+async def prepare(broker: BrokerProcess) -> None:
+    """`reads` is there, with a message in flight; `sleeps` is owed nothing; `owed` has messages in Redis alone."""
+    publisher = await client(broker, "p")
+    for client_id in ("sleeps", "owed"):
+        found = await kept(broker, client_id)
+        await found.subscribe(Subscription(client_id, 1))
+        await gone(found)
+    await publisher.publish("owed", b"lost", qos=1)
+    await publisher.publish("kept", b"retained", qos=1, retain=True)
+    await publisher.publish("$queue/work", b"job", qos=1)
+
+
+async def use(broker: BrokerProcess) -> None:
+    """All that memory had is there."""
+    publisher = await client(broker, "p")
+    assert not present(await kept(broker, "owed"))
+    await publisher.publish("sleeps", b"1", qos=1)
+    sleeps = await kept(broker, "sleeps")
+    assert present(sleeps) and await arrived(sleeps, 1) == [b"1"]
+    fresh = await client(broker, "fresh")
+    await fresh.subscribe(Subscription("kept", 1), Subscription("$queue/work", 1))
+    assert set(await arrived(fresh, 2)) == {b"retained", b"job"}
+
+
+@pytest.mark.promise("repositories-4")
+@pytest.mark.parametrize("restarts", [False, True], ids=["flushall", "without its file"])
+def test_what_memory_has_is_written_anew(
+    broker: BrokerProcess, redis_server: RedisServer, restarts: bool
+) -> None:
+    broker.start()
+
+    async def before() -> None:
+        await prepare(broker)
+        holder = await kept(broker, "reads", acknowledges=False)
+        await holder.subscribe(Subscription("two", 2))
+        publisher = await client(broker, "p2")
+        await publisher.publish("two", b"in flight", qos=2)
+        await arrived(holder, 1)
+        await asyncio.to_thread(at_rest, broker)
+        if restarts:
+            await asyncio.to_thread(lose_all, redis_server)
+        else:
+            redis_server.ask("FLUSHALL")
+        await asyncio.to_thread(written_anew, broker)
+        assert metric(broker, "sessions_lost") == 1
+        assert "ended with their messages: 'owed'" in broker.output()
+        assert redis_server.ask("EXISTS", "s:ol:{owed}") == 0
+        assert redis_server.ask("EXISTS", "s:ol:{sleeps}", "s:s:{sleeps}", "t:r:{kept}", "q:s:{work}") == 4
+
+    async def after() -> None:
+        back = await kept(broker, "reads")
+        assert present(back) and await arrived(back, 1) == [b"in flight"]
+        assert back.messages[0].dup
+        await use(broker)
+
+    talk(before)
+    assert metric(broker, "session_store_failing") == 0
+    broker.kill()
+    broker.start()
+    talk(after)
+
+
+def lose_all(server: RedisServer) -> None:
+    server.kill()
+    for path in server.folder.glob("appendonlydir/*"):
+        path.unlink()
+    server.start()
+
+
+def test_the_client_that_comes_first_hears_of_no_session_that_is_gone(
+    broker: BrokerProcess, redis_server: RedisServer
+) -> None:
+    """Nothing but its CONNECT tells the broker that Redis is empty."""
+    broker.start()
+
+    async def dialogue() -> None:
+        await prepare(broker)
+        await asyncio.to_thread(at_rest, broker)
+        redis_server.ask("FLUSHALL")
+        comes = make("owed")
+        with suppress(ConnectionError):
+            connack = await comes.connect(
+                broker.port, clean_start=False, properties=Properties(session_expiry_interval=DAY_S)
+            )
+            assert connack.reason_code or not connack.session_present
+        await asyncio.to_thread(written_anew, broker)
+        assert (
+            await (await client(broker, "p")).publish("owed", b"for nobody", qos=1) == NO_MATCHING_SUBSCRIBERS
+        )
+        await use(broker)
+
+    talk(dialogue)
+
+
+def test_it_may_be_emptied_again_and_again(broker: BrokerProcess, redis_server: RedisServer) -> None:
+    broker.start()
+    talk(lambda: prepare(broker))
+    for times in range(1, 4):
+        at_rest(broker)
+        redis_server.ask("FLUSHALL")
+        written_anew(broker, times)
+    talk(lambda: use(broker))
+    assert broker.stop() == 0
+    broker.start()
+
+
+def test_a_master_that_comes_back_empty_loses_its_slots_alone(
+    kafka: object, redis_cluster: RedisCluster, tmp_path: Path
+) -> None:
+    with BrokerProcess(tmp_path / "data", settings=on_servers(kafka, redis_cluster)) as broker:  # type: ignore[arg-type]
+        names = [f"s{number}" for number in range(30)]
+
+        async def before() -> None:
+            publisher = await client(broker, "p")
+            for name in names:
+                found = await kept(broker, name)
+                await found.subscribe(Subscription(name, 1), Subscription("all", 1))
+                await gone(found)
+                if name.endswith("0"):
+                    await publisher.publish(name, b"waits", qos=1)
+
+        talk(before)
+        at_rest(broker)
+        emptied = redis_cluster.masters()[0]
+        lost = {name for name in names if redis_cluster.master_of(client_keys(name).session) is emptied}
+        emptied.ask("FLUSHALL")
+        written_anew(broker)
+        owed = {name for name in names if name.endswith("0")}
+        assert metric(broker, "sessions_lost") == len(lost & owed)
+        broker.kill()
+        broker.start()
+
+        async def after() -> None:
+            publisher = await client(broker, "p")
+            await publisher.publish("all", b"1", qos=1)
+            for name in names:
+                found = await kept(broker, name)
+                assert present(found) is (name not in lost & owed), name
+                if present(found):
+                    expected = [b"waits", b"1"] if name in owed else [b"1"]
+                    assert await arrived(found, len(expected)) == expected
+
+        talk(after)
+
+
+def test_a_master_that_was_emptied_meanwhile_is_refused(
+    kafka: object, redis_cluster: RedisCluster, tmp_path: Path
+) -> None:
+    with BrokerProcess(tmp_path / "data", settings=on_servers(kafka, redis_cluster)) as broker:  # type: ignore[arg-type]
+        assert broker.stop() == 0
+        redis_cluster.masters()[0].ask("FLUSHALL")
+        broker.launch()
+        assert broker.wait() == 1
+        assert "kafka.adopt_log" in broker.output()
+        broker.settings["kafka.adopt_log"] = "true"
+        broker.start()
