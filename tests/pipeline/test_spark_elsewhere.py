@@ -1,6 +1,11 @@
 """Every query by executors on two workers of a standalone cluster: Kafka, an SQL server and object storage, no file of
 the broker's data directory."""
 
+import os
+import signal
+import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -19,10 +24,12 @@ from tests.support.spark_cluster import FAST_START, SparkMaster, SparkWorker
 from tests.support.spark_cluster import SECRET as CLUSTER_SECRET
 from tests.support.waiting import wait_until
 
+from embermq.app.config import load_configuration
+from embermq.app.pipeline_side import look_at_log
 from embermq.formats.log_record import Stamp
 from embermq.pipeline.places import Places
-from embermq.pipeline.settings import DriverSettings
-from embermq.pipeline.status import read_status
+from embermq.pipeline.settings import QUERIES, DriverSettings
+from embermq.pipeline.status import PipelineStatus, read_status
 
 RECORDS = 600
 SLOTS = 4
@@ -67,6 +74,7 @@ def command_lines() -> Iterator[str]:
 def settings_on(cluster: Cluster, log: LogInKafka, folder: Path, store: str) -> DriverSettings:
     secret_file = folder / "spark.secret"
     secret_file.write_text(f"{CLUSTER_SECRET}\n")
+    (folder / "events").mkdir()
     return DriverSettings(
         master=cluster.master.url,
         spark_secret_file=str(secret_file),
@@ -125,7 +133,6 @@ def test_all_queries_on_two_workers(
     request: pytest.FixtureRequest,
 ) -> None:
     folder = tmp_path / "data"
-    (tmp_path / "events").mkdir()
     folder.mkdir()
     places = Places(folder)
     stores = MessageStores("postgres", folder, request.getfixturevalue("postgres"))
@@ -162,3 +169,89 @@ def test_all_queries_on_two_workers(
     finally:
         stores.close()
     assert any(path.stat().st_size for path in (tmp_path / "events").rglob("*") if path.is_file())
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.promise("pipeline-15", "pipeline-13")
+def test_spark_submit_without_the_data_directory_of_a_broker(
+    cluster: Cluster, kafka: KafkaServer, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """What it needs comes from Kafka, SQL and settings. How it is says Kafka, and a second one waits."""
+    stores = MessageStores("postgres", tmp_path, request.getfixturevalue("postgres"))
+    log = LogInKafka(kafka.bootstrap, kafka.prefix())
+    topic = f"{log.kafka.application_prefix}backend"
+    write_records(log, topic)
+    settings = settings_on(cluster, log, tmp_path, stores.url)
+    config = tmp_path / "embermq.toml"
+    config.write_text(toml_of(settings))
+    command = [str(Path(sys.executable).with_name("embermq")), "pipeline", "submit", "--config", str(config)]
+    environment = os.environ | KEYS | {"JAVA_TOOL_OPTIONS": FAST_START}
+    output = (tmp_path / "driver.log").open("wb")
+
+    def submitted(folder: str) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [*command, str(tmp_path / folder)],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env=environment,
+            start_new_session=True,
+        )
+
+    def status() -> PipelineStatus:
+        found = load_configuration(config_file=config).settings
+        return read_status(tmp_path / "nothing", None, look_at_log(found))
+
+    def is_carried() -> bool:
+        assert first.poll() is None, (tmp_path / "driver.log").read_text()
+        return log.count(topic) >= RECORDS
+
+    first = submitted("own")
+    try:
+        wait_until(is_carried, 2 * START_S, "records are carried", poll_s=0.5)
+        for query in settings.queries:
+            log.wait_for_progress(query)
+        check_counts(cluster, settings, log, topic, stores)
+        wait_until(lambda: status().state == "running", START_S, "it says that it runs", poll_s=0.5)
+        found = status()
+        assert found.pid and found.host == socket.gethostname()
+        assert {query.name: query.state for query in found.queries} == dict.fromkeys(QUERIES, "running")
+        second = DriverProcess(Places(tmp_path / "second"), settings, KEYS)
+        try:
+            wait_until(
+                lambda: f"process {found.pid} on" in read_status(tmp_path / "second").waits_for,
+                START_S,
+                "another one waits",
+                poll_s=0.2,
+            )
+        finally:
+            second.end()
+        os.kill(found.pid, signal.SIGTERM)
+        assert first.wait(START_S) == 0
+        assert status().state == "down"
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(first.pid, signal.SIGKILL)
+        first.wait()
+        output.close()
+        stores.close()
+
+
+def toml_of(settings: DriverSettings) -> str:
+    """As an operator writes it."""
+    assert settings.kafka is not None
+    listed = ", ".join(f'"{option}"' for option in settings.spark_options)
+    return f"""
+[stores]
+log = "kafka://{settings.kafka.bootstrap}"
+session = "redis://127.0.0.1:1"
+static = "{settings.message_store}"
+[kafka]
+prefix = "{settings.kafka.prefix}"
+[pipeline]
+master = "{settings.master}"
+spark_secret_file = "{settings.spark_secret_file}"
+spark_options = [{listed}]
+lake_dir = "{settings.lake_dir}"
+lake_s3_endpoint = "{settings.lake_s3_endpoint}"
+"""

@@ -34,7 +34,7 @@ from embermq.durability.published_readers import NoEntries, PublishedReaders
 from embermq.durability.retention import DISPATCH
 from embermq.formats.application_logs import ApplicationLogNames
 from embermq.formats.kafka_record import KafkaEncoder
-from embermq.pipeline.log_look import Bounds, LogLook, SeenEnds
+from embermq.pipeline.log_look import Bounds, LogLook, SeenEnds, ToldReport, told_report
 from embermq.pipeline.settings import QUERIES
 from embermq.ports.errors import StoreError, StoreUnavailable
 from embermq.ports.known_log import KnownLog
@@ -65,6 +65,7 @@ class KafkaLogSide(LogSide):
         self._shared_feeds: KafkaSharedFeeds | None = None
         self._retained: KafkaMessageLog | None = None
         self._ages = SeenEnds()
+        self._report: tuple[tuple[bytes, int] | None, ToldReport | None] = None, None
         self._failures = Failures()
         kafka = settings.kafka
         address = kafka_address(settings.stores.log)
@@ -155,9 +156,17 @@ class KafkaLogSide(LogSide):
         if log is None:
             return None
         bounds = {one: Bounds(first, end) for one, (first, end) in log.bounds().items()}
-        self._ages.look({one: found.end for one, found in bounds.items()}, time.time_ns() // 1_000_000)
+        now_ms = time.time_ns() // 1_000_000
+        self._ages.look({one: found.end for one, found in bounds.items()}, now_ms)
         done = {query: self.progress.positions(query) for query in queries}
-        return LogLook(bounds, done, self._ages.accepted_ms)
+        return LogLook(bounds, done, self._ages.accepted_ms, self._told(now_ms))
+
+    def _told(self, now_ms: int) -> ToldReport | None:
+        """A record is heard once, and ages from then on."""
+        heard = self.progress.report
+        if heard is not None and heard != self._report[0]:
+            self._report = heard, told_report(*heard, now_ms)
+        return self._report[1]
 
     def holding(self, sessions: Iterable[Session]) -> tuple[str, ...]:
         """A pipeline that somebody else starts counts from its first word; dispatch also while it is wanted."""

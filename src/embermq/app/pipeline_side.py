@@ -108,10 +108,13 @@ def look_at_log(settings: Settings) -> LogLook | None:
     positions = _positions(settings)
     if positions is None:
         return None
-    bounds, done = positions.bounds(), positions.progress()
+    bounds, told = positions.bounds(), positions.published()
+    done = told.done
     pipeline = settings.pipeline
     wanted = [query for query in pipeline.queries if pipeline.enabled or query in done]
-    return LogLook(bounds, {query: done.get(query, {}) for query in wanted}, positions.accepted_ms)
+    return LogLook(
+        bounds, {query: done.get(query, {}) for query in wanted}, positions.accepted_ms, told.report
+    )
 
 
 def kafka_log_id(settings: Settings) -> int:
@@ -139,14 +142,22 @@ def _driver_settings(settings: Settings, address: KafkaAddress | None) -> Driver
         sql=settings.sql,
         kafka=None
         if address is None
-        else _kafka_log(address, settings.kafka, settings.mqtt.packet_bytes_max),
+        else _kafka_log(
+            address,
+            settings.kafka,
+            settings.mqtt.packet_bytes_max,
+            settings.application.shared_partitions,
+        ),
     )
 
 
-def _kafka_log(address: KafkaAddress, settings: KafkaSettings, packet_bytes_max: int) -> KafkaLog:
+def _kafka_log(
+    address: KafkaAddress, settings: KafkaSettings, packet_bytes_max: int, shared_partitions: int
+) -> KafkaLog:
     return KafkaLog(
         bootstrap=address.bootstrap,
         prefix=settings.prefix,
+        shared_partitions=shared_partitions,
         record_bytes_max=record_bytes_max(packet_bytes_max),
         tls=address.tls,
         tls_ca_file=address.ca_file,

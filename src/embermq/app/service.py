@@ -261,7 +261,11 @@ class BrokerService:
             partial(read_status, self._data_dir, None, look), "pipeline look"
         )
         if self._supervisor is None:
-            is_wanted = self._pipeline.waiting > 0 and any(session.is_application for session in sessions)
+            is_wanted = (
+                not self._pipeline.pid
+                and self._pipeline.waiting > 0
+                and any(session.is_application for session in sessions)
+            )
             news = self._news.without_pipeline(self._pipeline.waiting if is_wanted else 0)
         else:
             self._supervisor.note(self._pipeline, is_wanted=self.wants_pipeline())

@@ -16,6 +16,7 @@ from embermq.cli.fetch_jars import command as fetch_jars
 from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir, configuration
 from embermq.cli.packaged import PIPELINE_COMMANDS, add_packaged
 from embermq.cli.redrive import command as redrive
+from embermq.cli.submit import command as submit
 from embermq.cli.terminal import print_json, table
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ add_packaged(app, PIPELINE_COMMANDS)
 app.command("fetch-jars")(fetch_jars)
 app.command("compact")(compact)
 app.command("redrive")(redrive)
+app.command("submit")(submit)
 
 
 @app.command("start")
@@ -119,7 +121,8 @@ def status(
 
 
 def _summary(found: PipelineStatus) -> list[tuple[str, str]]:
-    lines = [("pipeline", found.state if not found.pid else f"{found.state}, process {found.pid}")]
+    on = f" on {found.host}" if found.host else ""
+    lines = [("pipeline", found.state if not found.pid else f"{found.state}, process {found.pid}{on}")]
     if found.waits_for:
         lines.append(("waits for", found.waits_for))
     if found.spark:

@@ -2,6 +2,8 @@
 
 A compacted topic. Key "query;partition", value the next offset in decimal digits, header `log` the id of the topic that
 is the message log: offsets of another one mean nothing, and one that was made anew has another id.
+
+A driver without a broker's data directory says here how it is, too: key `driver`, value the JSON of `status.json`.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 LOG_HEADER = "log"
+REPORT_KEY = b"driver"
 TOPIC_SETTINGS: dict[str, str] = {
     "cleanup.policy": "compact",
     "segment.bytes": str(1024 * 1024),

@@ -29,27 +29,43 @@ def main() -> int:
         "--settings-json", required=True, metavar="FILE", help="a file, or - for standard input"
     )
     arguments = parser.parse_args()
-    logging.basicConfig(handlers=[_log_handler()])  # others from WARNING on
-    logging.getLogger("embermq").setLevel(logging.INFO)
     from_parent = arguments.settings_json == "-"
     text = sys.stdin.buffer.readline() if from_parent else Path(arguments.settings_json).read_bytes()
-    lead_process_group()
     try:
         settings = msgspec.json.decode(text, type=DriverSettings)
-        check_settings(settings)
-        os.nice(settings.nice)  # the JVM and Spark's Python processes inherit it
-        lock_driver(Places(arguments.data_dir), ENDS_S)  # the one before may be about to end
-        driver = Driver(settings, arguments.data_dir)
-        if from_parent:
-            stop_when_parent_goes(driver)
-        return driver.run()
+        return run_driver(settings, arguments.data_dir, from_parent=from_parent)
     except (msgspec.DecodeError, PipelineError) as error:
+        _start_logging()
         logging.getLogger(__name__).error("%s", error)
         return EXIT_REFUSED
     except Exception:
         # With the thread that reads standard input, Python would abort instead of ending, and say nothing of this.
         logging.getLogger(__name__).exception("the driver ends")
         return 1
+
+
+def run_driver(
+    settings: DriverSettings, folder: Path, *, from_parent: bool = False, elsewhere: bool = False
+) -> int:
+    """The driver on a folder that it has for itself, until it ends. Raises PipelineError for what cannot be.
+
+    `elsewhere`: without the broker's data directory, in a JVM of spark-submit.
+    """
+    _start_logging()
+    lead_process_group()
+    settings = msgspec.structs.replace(settings, elsewhere=elsewhere)
+    check_settings(settings)
+    os.nice(settings.nice)  # the JVM and Spark's Python processes inherit it
+    lock_driver(Places(folder), ENDS_S)  # the one before may be about to end
+    driver = Driver(settings, folder)
+    if from_parent:
+        stop_when_parent_goes(driver)
+    return driver.run()
+
+
+def _start_logging() -> None:
+    logging.basicConfig(handlers=[_log_handler()])  # others from WARNING on
+    logging.getLogger("embermq").setLevel(logging.INFO)
 
 
 def _log_handler() -> logging.Handler:

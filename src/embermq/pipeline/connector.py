@@ -34,6 +34,11 @@ def lake_jars(settings: PipelineSettings) -> list[Path]:
     )
 
 
+def submitted_jars(settings: PipelineSettings) -> list[Path]:
+    """What `spark-submit` is given, as a session on Kafka takes it."""
+    return connector_jars(settings) + (lake_jars(settings) if "lake" in settings.queries else [])
+
+
 def fetch_all(settings: PipelineSettings, repository: str, told: Callable[[int, int], None]) -> list[Jar]:
     """Bring the jars into the folder of the settings; those that had to be fetched. What S3 needs is fetched for a lake
     in S3 alone. Raises PipelineError.

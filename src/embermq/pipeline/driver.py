@@ -8,6 +8,7 @@ import logging
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -53,6 +54,7 @@ class Driver:
         self._keepers: list[Keeper] = []
         self._started_ms = _now_ms()
         self._java = self._spark_version = ""
+        self._parent = os.getppid()
         self._jvm: subprocess.Popen[bytes] | None = None
         self._reporting = threading.Lock()
         self._kafka = kafka_driver(settings, self._places, self._stopping)
@@ -79,7 +81,7 @@ class Driver:
 
     def _on_signal(self, number: int, _: FrameType | None) -> None:
         self._stopping.set()
-        if self._jvm is None:
+        if not self._spark_version:
             raise SystemExit(128 + number)  # still inside Spark's start
 
     def _start_spark(self) -> SparkSession:
@@ -91,7 +93,8 @@ class Driver:
             raise SystemExit(0)
         spark = start_session(self._settings, self._places, java, self._sockets, held_slots)
         self._spark_version = spark.version
-        self._jvm = jvm_process(spark)
+        if not self._settings.elsewhere:
+            self._jvm = jvm_process(spark)
         if self._kafka is None:
             register_sources(spark)
         return spark
@@ -133,11 +136,14 @@ class Driver:
         return 0
 
     def _is_over(self) -> bool:
-        return self._stopping.is_set() or (self._jvm is not None and self._jvm.poll() is not None)
+        """A JVM that spark-submit has started is this process's parent."""
+        is_lost = self._jvm.poll() is not None if self._jvm is not None else os.getppid() != self._parent
+        return self._stopping.is_set() or is_lost
 
     def _report(self, state: str) -> None:
         report = DriverReport(
             pid=os.getpid(),
+            host=socket.gethostname(),
             state="stopped" if state == "stopped" else "running" if state == "running" else "starting",
             started_ms=self._started_ms,
             updated_ms=_now_ms(),
@@ -155,6 +161,8 @@ class Driver:
                 write_report(self._places.status, report)
         except OSError as error:  # a full disk: the queries wait for room by themselves
             log.warning("cannot write %s: %s", self._places.status, error)
+        if self._kafka is not None:
+            self._kafka.tell(report)
 
     def _query_report(self, keeper: Keeper) -> QueryReport:
         report = keeper.report()
@@ -184,7 +192,7 @@ def kafka_driver(settings: DriverSettings, places: Places, stopping: threading.E
         return None
     from embermq.pipeline.kafka_driver import KafkaDriver
 
-    return KafkaDriver(settings.kafka, places, stopping)
+    return KafkaDriver(settings.kafka, places, stopping, elsewhere=settings.elsewhere)
 
 
 def jvm_process(spark: SparkSession) -> subprocess.Popen[bytes]:

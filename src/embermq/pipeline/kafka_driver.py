@@ -1,23 +1,31 @@
 """What the driver has besides when the message log is in Kafka."""
 
 import logging
+import os
+import socket
 import threading
+import time
+from contextlib import suppress
 
 import msgspec
 
 from embermq.pipeline.errors import KafkaLogError
-from embermq.pipeline.jobs.application_topics import BrokerSessions
+from embermq.pipeline.jobs.application_topics import BrokerSessions, LogsMadeHere
 from embermq.pipeline.jobs.kafka_dispatch import chosen_mode
 from embermq.pipeline.jobs.kafka_job import KafkaJob
 from embermq.pipeline.jobs.query_job import KafkaSide, QueryJob
 from embermq.pipeline.kafka_lags import KafkaLags
 from embermq.pipeline.kafka_log import KafkaLog
+from embermq.pipeline.log_look import LATE_MS, ToldReport
 from embermq.pipeline.places import Places
 from embermq.pipeline.settings import DriverSettings
 from embermq.pipeline.sources.kafka_positions import KafkaPositions
-from embermq.pipeline.status import QueryReport
+from embermq.pipeline.status import STALE_MS, DriverReport, QueryReport
 
 _ASK_S = 1.0
+_TELL_S = 2.0
+_LISTEN_S = 3 * _TELL_S
+"""Who says nothing for so long does not run."""
 
 log = logging.getLogger(__name__)
 
@@ -25,10 +33,17 @@ log = logging.getLogger(__name__)
 class KafkaDriver:
     """The driver's clients of Kafka, the lags of its queries, and who is asked for application logs."""
 
-    def __init__(self, kafka: KafkaLog, places: Places, stopping: threading.Event) -> None:
+    def __init__(
+        self, kafka: KafkaLog, places: Places, stopping: threading.Event, *, elsewhere: bool
+    ) -> None:
+        """`elsewhere`: the broker's data directory is not here."""
         self._stopping = stopping
+        self._elsewhere = elsewhere
+        self._report: DriverReport | None = None
         self.positions = KafkaPositions(kafka)
-        self.side = KafkaSide(self.positions, BrokerSessions(places))
+        self.side = KafkaSide(
+            self.positions, LogsMadeHere(self.positions) if elsewhere else BrokerSessions(places)
+        )
         self.lags = KafkaLags(self.positions, stopping)
         self.waits_for = ""
         """What is in the way of a start, "" for nothing."""
@@ -39,8 +54,12 @@ class KafkaDriver:
         while not self._stopping.is_set():
             try:
                 partitions = self.positions.partitions()
+                if other := self._other_driver():
+                    raise KafkaLogError(other)
                 self.waits_for = ""
                 self.lags.start()
+                if self._elsewhere:
+                    threading.Thread(target=self._keep_telling, name="telling", daemon=True).start()
                 is_held = "dispatch" in settings.queries and chosen_mode(settings) == "realtime"
                 return partitions if is_held else 0
             except KafkaLogError as error:
@@ -49,6 +68,36 @@ class KafkaDriver:
                     log.warning("waiting for the message log: %s", told)
                 self._stopping.wait(_ASK_S)
         return 0
+
+    def _other_driver(self) -> str:
+        """Which one works on this log, in words; "" for none. Two would do everything twice."""
+        before = _running(self.positions.published().report)
+        if before is None or self._stopping.wait(_LISTEN_S):
+            return ""
+        after = _running(self.positions.published().report)
+        if after is None or after.updated_ms == before.updated_ms:
+            return ""
+        kafka = self.positions.kafka
+        return f"{kafka.progress_topic}: a pipeline runs already, process {after.pid} on {after.host}"
+
+    def tell(self, report: DriverReport) -> None:
+        """What is said next. The last word waits until it is said."""
+        self._report = report
+        if self._elsewhere and report.state == "stopped":
+            with suppress(KafkaLogError):
+                self._say(report)
+
+    def _keep_telling(self) -> None:
+        """Beside all work, since Kafka may not answer."""
+        while not self._stopping.wait(_TELL_S):
+            try:
+                if self._report is not None:
+                    self._say(self._report)
+            except KafkaLogError as error:
+                log.info("how the driver is could not be said: %s", error)
+
+    def _say(self, report: DriverReport) -> None:
+        self.positions.publish_report(msgspec.json.encode(report))
 
     def with_lag(self, report: QueryReport, job: QueryJob | None) -> QueryReport:
         """What is reported of a query, with its positions and how far it is behind."""
@@ -64,3 +113,15 @@ class KafkaDriver:
             missing=job.missing,
             last_error=report.last_error or self.lags.problem,
         )
+
+
+def _running(told: ToldReport | None) -> DriverReport | None:
+    """A driver that has not said that it ends, and is none of before."""
+    if told is None or time.time_ns() // 1_000_000 - told.at_ms > STALE_MS + LATE_MS:
+        return None
+    try:
+        report = msgspec.json.decode(told.value, type=DriverReport)
+    except msgspec.DecodeError:
+        return None
+    is_me = report.pid == os.getpid() and report.host == socket.gethostname()
+    return None if report.state == "stopped" or is_me else report

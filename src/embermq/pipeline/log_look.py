@@ -16,6 +16,22 @@ class Bounds(Struct, frozen=True):
     end: int
 
 
+class ToldReport(Struct, frozen=True):
+    """The newest record of a driver that runs without the broker's data directory, and when it was heard."""
+
+    value: bytes
+    at_ms: int
+
+
+LATE_MS = 60_000
+
+
+def told_report(value: bytes, written_ms: int, now_ms: int) -> ToldReport:
+    """Of a record by Kafka's clock. It was heard now, whatever difference there is between the clocks, unless it is
+    old."""
+    return ToldReport(value, now_ms if now_ms - written_ms < LATE_MS else written_ms)
+
+
 class LogLook(Struct, frozen=True):
     """`done` is what each query has published; `accepted_ms` says when the oldest record at some positions was
     accepted, and may ask Kafka."""
@@ -23,6 +39,8 @@ class LogLook(Struct, frozen=True):
     bounds: Mapping[int, Bounds]
     done: Mapping[str, Positions]
     accepted_ms: Callable[[Positions], int | None]
+    report: ToldReport | None = None
+    """What a driver elsewhere has said of itself."""
 
     def behind(self, query: str) -> dict[int, int]:
         """Where its oldest record stands in each partition in which there is one that it has not done."""

@@ -5,6 +5,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
+import pyspark
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
@@ -29,6 +30,22 @@ SHUFFLE_PARTITIONS = 2
 _EXTRA_SLOTS = 2
 _FIRST_WEIGHT = 1_000
 _LOGGING = Path(__file__).with_name("log4j2.properties")
+
+
+def spark_home() -> Path:
+    """Where the Spark of PySpark is."""
+    return Path(pyspark.__file__).parent
+
+
+def submitted_master() -> str:
+    """What spark-submit was told, in whose JVM this process runs; "" for nothing."""
+    SparkContext._ensure_initialized()
+    return SparkConf().get("spark.master") or ""
+
+
+def logging_flag() -> str:
+    """By which Java logs what the pipeline wants to know."""
+    return f"-Dlog4j2.configurationFile={_LOGGING}"
 
 
 def start_session(
@@ -161,9 +178,7 @@ def session_options(settings: PipelineSettings, places: Places, socket_dir: Path
     temporary = [f"-Djava.io.tmpdir={scratch}"] if is_local(settings.master) else []
     return _place_options(settings, scratch, socket_dir) | {
         "spark.driver.memory": f"{settings.heap_mb}m",
-        "spark.driver.extraJavaOptions": java_words(
-            ["-XX:+UseSerialGC", *temporary, f"-Dlog4j2.configurationFile={_LOGGING}"]
-        ),
+        "spark.driver.extraJavaOptions": java_words(["-XX:+UseSerialGC", *temporary, logging_flag()]),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),

@@ -97,6 +97,8 @@ class DriverSettings(PipelineSettings, frozen=True, kw_only=True, forbid_unknown
     has_waited: bool = False
     """Whether there was no APPLICATION session until now: what is not in the log any more was owed to nobody, and
     dispatch does not count it as missing."""
+    elsewhere: bool = False
+    """Whether the driver runs without the broker's data directory: then it says in Kafka how it is."""
     executors_wait_s: float = 15.0
     """How long dispatch in real-time mode waits for executors with enough task slots before it says that there are too
     few."""

@@ -49,6 +49,7 @@ class DriverReport(Struct, frozen=True, kw_only=True):
     """status.json: what the driver says of itself, every second."""
 
     pid: int
+    host: str = ""
     state: Literal["starting", "running", "stopped"]
     started_ms: int
     updated_ms: int
@@ -112,6 +113,8 @@ class PipelineStatus(Struct, frozen=True, kw_only=True):
     """Records that application logs wait for."""
     warnings: tuple[str, ...]
     queries: tuple[QueryStatus, ...]
+    host: str = ""
+    """Of a driver without the broker's data directory; "" for one of this machine."""
     waits_for: str = ""
     """What has to come before a driver that is `waiting` or `starting` starts; "" for nothing in particular."""
 
@@ -144,6 +147,10 @@ def read_status(data_dir: Path, now_ms: int | None = None, look: LogLook | None 
     driver = _read(places.status, DriverReport)
     supervisor = _read(places.supervisor, SupervisorReport)
     alive = driver is not None and driver.state != "stopped" and _is_alive(driver, now_ms)
+    host = ""
+    if not alive and (elsewhere := _elsewhere(look)) is not None:
+        driver, host = elsewhere, elsewhere.host
+        alive = driver.state != "stopped" and now_ms - driver.updated_ms <= STALE_MS
     if look is not None:
         bounds = LogBounds(
             sum(one.first for one in look.bounds.values()), sum(one.end for one in look.bounds.values())
@@ -167,6 +174,7 @@ def read_status(data_dir: Path, now_ms: int | None = None, look: LogLook | None 
     return PipelineStatus(
         state=state,
         pid=driver.pid if driver and alive else 0,
+        host=host if alive else "",
         started_ms=driver.started_ms if driver and alive else 0,
         updated_ms=driver.updated_ms if driver else 0,
         java=driver.java if driver else "",
@@ -340,6 +348,17 @@ def _warnings(
         if query.state == "backoff" or query.last_error.startswith(CANNOT_READ):
             found.append(f"{query.name}: {query.last_error}")
     return tuple(found)
+
+
+def _elsewhere(look: LogLook | None) -> DriverReport | None:
+    """What a driver elsewhere has said; `updated_ms` by the clock of this machine."""
+    if look is None or look.report is None:
+        return None
+    try:
+        told = msgspec.json.decode(look.report.value, type=DriverReport)
+    except msgspec.DecodeError:
+        return None
+    return msgspec.structs.replace(told, updated_ms=look.report.at_ms)
 
 
 def _is_alive(driver: DriverReport, now_ms: int) -> bool:

@@ -18,7 +18,7 @@ from embermq.adapters.kafka.client import (
 )
 from embermq.adapters.kafka.failures import Failures
 from embermq.adapters.kafka.settings import KafkaSettings
-from embermq.formats.pipeline_progress import progress_topic, read_progress
+from embermq.formats.pipeline_progress import REPORT_KEY, progress_topic, read_progress
 from embermq.model.position import OFFSET_END
 from embermq.ports.errors import StoreUnavailable
 from embermq.ports.pipeline_progress import PipelineProgress
@@ -58,6 +58,8 @@ class KafkaPipelineProgress(PipelineProgress):
         self._closed = {} if closed is None else closed
         self._heard: dict[str, dict[int, int]] = {}
         """Of each query a dictionary that is never changed: another one takes its place."""
+        self.report: tuple[bytes, int] | None = None
+        """What a driver elsewhere has said last, and Kafka's time of it in Unix milliseconds."""
         self._failing = ""
         self._gone = False
         self._closing = Event()
@@ -159,6 +161,9 @@ class KafkaPipelineProgress(PipelineProgress):
     def _hear(self, messages: list[Message]) -> None:
         fresh: dict[str, dict[int, int]] = {}
         for message in messages:
+            if message.key() == REPORT_KEY:
+                self.report = message.value() or b"", message.timestamp()[1]
+                continue
             found = read_progress(message.key(), message.value(), message.headers(), self._log_id)  # type: ignore[arg-type]
             if found is None:
                 continue

@@ -6,13 +6,17 @@ import os
 import socket
 from collections.abc import Collection
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import msgspec
 from msgspec import Struct
 
+from embermq.formats.application_logs import SHARED
 from embermq.pipeline.errors import KafkaLogError
 from embermq.pipeline.places import Places
+
+if TYPE_CHECKING:  # Kafka's client is not there in every installation
+    from embermq.pipeline.sources.kafka_positions import KafkaPositions
 
 ANSWER_S = 20.0
 LATE_S = 2.0
@@ -22,6 +26,13 @@ _RESTORE_MISSING = "/api/v1/application-logs/restore-missing"
 _LATE = "/api/v1/application-logs/late"
 
 _Answer = TypeVar("_Answer")
+_KEPT = {
+    "cleanup.policy": "delete",
+    "retention.ms": "-1",
+    "retention.bytes": "-1",
+    "message.timestamp.type": "LogAppendTime",
+}
+"""Of a log that is made: nothing vanishes before somebody has read it."""
 
 
 class SessionTopics(Protocol):
@@ -111,6 +122,30 @@ class BrokerSessions:
             return msgspec.json.decode(told, type=kind)
         except msgspec.DecodeError as error:
             raise KafkaLogError(f"{self._socket}: the broker {refusal}: {error}") from error
+
+
+class LogsMadeHere:
+    """Without the broker's data directory there is nobody to ask: what a record is for is made. A log that no session
+    wants any more is in the operator's list of logs without a reader, and loses nothing."""
+
+    def __init__(self, positions: "KafkaPositions") -> None:
+        self._positions = positions
+
+    def restore(self, topic: str) -> int | None:
+        kafka = self._positions.kafka
+        is_shared = topic.startswith(kafka.application_prefix + SHARED)
+        settings = _KEPT | (
+            {"max.message.bytes": str(kafka.record_bytes_max)} if kafka.record_bytes_max else {}
+        )
+        self._positions.ensure_topic(topic, kafka.shared_partitions if is_shared else 1, settings)
+        return None
+
+    def restore_missing(self) -> Collection[str]:
+        """Which others are wanted is not known here."""
+        return ()
+
+    def lately(self) -> Collection[str]:
+        return ()
 
 
 class _SocketConnection(http.client.HTTPConnection):

@@ -30,11 +30,18 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     NewTopic,
     OffsetSpec,
 )
+from msgspec import Struct
 
-from embermq.formats.pipeline_progress import LOG_HEADER, TOPIC_SETTINGS, progress_key, read_progress
+from embermq.formats.pipeline_progress import (
+    LOG_HEADER,
+    REPORT_KEY,
+    TOPIC_SETTINGS,
+    progress_key,
+    read_progress,
+)
 from embermq.pipeline.errors import KafkaLogError
 from embermq.pipeline.kafka_log import KafkaLog
-from embermq.pipeline.log_look import Bounds
+from embermq.pipeline.log_look import Bounds, ToldReport, told_report
 
 Positions = dict[int, int]
 """Partition of the message log -> the next offset."""
@@ -74,6 +81,13 @@ _REFUSED = frozenset(
         KafkaError.INVALID_CONFIG,
     }
 )
+
+
+class Published(Struct, frozen=True):
+    """What the pipeline has said of itself: positions by query, and how a driver elsewhere is."""
+
+    done: dict[str, Positions]
+    report: ToldReport | None = None
 
 
 class KafkaPositions:
@@ -163,44 +177,63 @@ class KafkaPositions:
 
         Raises KafkaLogError.
         """
+        return self.published().done
+
+    def published(self) -> Published:
+        """All that queries and a driver elsewhere have published. Raises KafkaLogError."""
         topic = self.kafka.progress_topic
         if topic not in self.topics():
-            return {}
+            return Published({})
         numbers = self._partitions(topic)
         ends = self._offsets(topic, numbers, _LATEST)
         log_id = self.log_id()
         found: dict[str, Positions] = {}
+        report = None
         for record in self._read_all(topic, ends):
+            if record.key() == REPORT_KEY:
+                now_ms = time.time_ns() // 1_000_000
+                report = told_report(bytes(record.value() or b""), int(record.timestamp()[1]), now_ms)
+                continue
             told = read_progress(record.key(), record.value(), record.headers(), log_id)  # type: ignore[arg-type]
             if told is not None:
                 found.setdefault(told.query, {})[told.partition] = told.next_offset
-        return found
+        return Published(found, report)
 
     def publish(self, query: str, positions: Mapping[int, int]) -> None:
         """Say that every record below these positions has had its effect; stored when it returns.
 
         Raises KafkaLogError.
         """
+        values = {
+            progress_key(query, partition): str(offset).encode() for partition, offset in positions.items()
+        }
+        self._send(f"progress of {query}", values)
+
+    def publish_report(self, value: bytes) -> None:
+        """Say how the driver is; stored when it returns. Raises KafkaLogError."""
+        self._send("the report of the driver", {REPORT_KEY: value})
+
+    def _send(self, what: str, values: Mapping[bytes, bytes]) -> None:
         with self._making:
             producer = self._producer or self._new_producer()
             log_id = self._log_id
         failures: list[KafkaError] = []
-        left = set(positions)
+        left = set(values)
 
-        def reported(partition: int, error: KafkaError | None, _: Any) -> None:
-            left.discard(partition)
+        def reported(key: bytes, error: KafkaError | None, _: Any) -> None:
+            left.discard(key)
             if error is not None:
                 failures.append(error)
 
         topic = self.kafka.progress_topic
         with self._told(f"publishing to {topic}"):
-            for partition, offset in positions.items():
+            for key, value in values.items():
                 producer.produce(
                     topic,
-                    str(offset).encode(),
-                    progress_key(query, partition),
+                    value,
+                    key,
                     headers=[(LOG_HEADER, log_id.encode())],
-                    on_delivery=partial(reported, partition),
+                    on_delivery=partial(reported, key),
                 )
             # Others publish by the same producer: what is left of theirs is nothing to wait for here.
             deadline_s = time.monotonic() + self._timeout_s
@@ -210,9 +243,7 @@ class KafkaPositions:
             with self._making:
                 if self._producer is producer:
                     self._producer = None  # the topic may be gone: it is looked for again
-            raise KafkaLogError(
-                f"{topic}: progress of {query} could not be published: {failures or 'no answer'}"
-            )
+            raise KafkaLogError(f"{topic}: {what} could not be published: {failures or 'no answer'}")
 
     def _new_producer(self) -> Producer:
         """For the topic of progress, which is made when it is not there."""
