@@ -91,7 +91,7 @@ def fill(
                 (number + 1, topic_filter, SubscriptionRow(topic_filter, 1, 0, 1_000 + number))
             )
         writer.execute("BEGIN")
-        apply_session_writes(writer, writes, 0, 0)
+        apply_session_writes(writer, writes, 0)
         writer.execute("COMMIT")
     writer.execute("INSERT OR REPLACE INTO meta VALUES ('generation_reserved', ?)", (sessions + 1,))
     writer.close()

@@ -143,11 +143,12 @@ class _Stores:
         self._posted: SimpleQueue[Callable[[], None]] = SimpleQueue()
         writer = open_writer(path, synchronous="NORMAL")
         apply_broker_schema(writer)
-        checkpoint = SqliteCheckpoint(TickTables(writer), path)
+        tables = TickTables(writer)
+        checkpoint = SqliteCheckpoint(tables, path)
         self.ticks = SegmentTickStore(
             data_dir / "log", checkpoint, durability="os", post=self._posted.put, now_ms=wall_ms
         )
-        self.store = SqliteQueueStore(writer, path, self._open_log, self._posted.put)
+        self.store = SqliteQueueStore(tables, path, self._open_log, self._posted.put)
         self._tick = TickWrites()
         self.core = Queues(GroupSettings(), self.store.next_generation(), lambda: self._tick.queues)
 

@@ -107,18 +107,18 @@ class InSqlite(SessionStores):
         path = self.folder / "broker.db"
         writer = open_writer(path, synchronous="NORMAL")
         apply_broker_schema(writer)
-        self._reader = writer
+        tables = TickTables(writer)
         self.store = SegmentTickStore(
             self.folder / "log",
-            SqliteCheckpoint(TickTables(writer), path),
+            SqliteCheckpoint(tables, path),
             durability="os",
             post=self.posted.put,
             now_ms=wall_ms,
             reserve_bytes=4096,
         )
-        self.queue = SqliteDeviceQueue(self._reader)
-        self.history = SqliteQueueHistory(self._reader)
-        self.sessions = SqliteSessionStore(self._reader)
+        self.queue = SqliteDeviceQueue(tables)
+        self.history = SqliteQueueHistory(tables)
+        self.sessions = SqliteSessionStore(tables)
 
     def _write(self, records: int, writes: SessionWrites) -> None:
         self._submit(TickWrites(records=[b""] * records, session=writes))

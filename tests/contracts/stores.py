@@ -126,16 +126,17 @@ class Stores:
         path = self.folder / "broker.db"
         self.writer = reader = open_writer(path, synchronous="NORMAL")
         apply_broker_schema(self.writer)
-        closing = self._open_log_store(TickTables(self.writer), path)
-        self.queue = Reading(SqliteDeviceQueue(reader))
-        self.history = SqliteQueueHistory(reader)
-        self.sessions = SqliteSessionStore(reader)
+        self.tables = TickTables(self.writer)
+        closing = self._open_log_store(self.tables, path)
+        self.queue = Reading(SqliteDeviceQueue(self.tables))
+        self.history = SqliteQueueHistory(self.tables)
+        self.sessions = SqliteSessionStore(self.tables)
         applications = SqliteApplicationLog(reader, self.folder / "applications.db")
         self.applications = applications
         self.readers = SqliteReaderPositions(reader)
         self.parked = SqliteParkedMessages(reader)
         own = None if self.kind == "memory" else path
-        self.queues = SqliteQueueStore(reader, own, self.open_log, self.posted.put)
+        self.queues = SqliteQueueStore(self.tables, own, self.open_log, self.posted.put)
         self._closing = [applications.close, self.queues.close, *closing]
 
     def _open_log_store(self, tables: TickTables, path: Path) -> list[Callable[[], None]]:

@@ -18,8 +18,9 @@ from tests.support.stand_in_store import StandInStore
 
 from embermq.adapters.sqlite.connection import apply_broker_schema, open_writer
 from embermq.adapters.sqlite.device_queue import SqliteDeviceQueue, SqliteQueueHistory
-from embermq.adapters.sqlite.session_tables import apply_session_writes, forget_done
+from embermq.adapters.sqlite.session_tables import apply_session_writes
 from embermq.adapters.sqlite.sessions import SqliteSessionStore
+from embermq.adapters.sqlite.tick_tables import TickTables
 from embermq.model.parked_message import ParkedEnd
 from embermq.model.session import RetainedRow
 from embermq.model.session_writes import QueueRow, QueueState, RetainedWrite, SessionWrites
@@ -62,8 +63,9 @@ class HeldSessions(StateWriter, DeviceQueue, SessionStore):
         self.connection.execute(
             "CREATE TABLE IF NOT EXISTS receiving_upto (generation INTEGER PRIMARY KEY, upto INTEGER)"
         )
-        self.history = SqliteQueueHistory(self.connection)
-        self._queue = SqliteDeviceQueue(self.connection)
+        self._tables = TickTables(self.connection)
+        self.history = SqliteQueueHistory(self._tables)
+        self._queue = SqliteDeviceQueue(self._tables)
         self.held = False
         self.numbers_rows = True
         self.waiting: deque[tuple[Callable[[], None], int]] = deque()
@@ -133,13 +135,13 @@ class HeldSessions(StateWriter, DeviceQueue, SessionStore):
                 (row.client_id, row.generation),
             ).fetchall()
             gone = SessionWrites(deleted_sessions=[generation for (generation,) in older])
-            apply_session_writes(self.connection, gone, base_offset, self._floor)
+            self._apply(gone, base_offset)
         found = msgspec.structs.replace(
             writes,
             queue_rows=[self._numbered(row) for row in writes.queue_rows],
             retained=[write for write in writes.retained if self._is_later(write, base_offset)],
         )
-        apply_session_writes(self.connection, found, base_offset, self._floor)
+        self._apply(found, base_offset)
         for generation in {entry[0] for entry in (*writes.receiving, *writes.released)}:
             run("INSERT OR REPLACE INTO receiving_upto VALUES (?, ?)", (generation, log_end))
         run("COMMIT")
@@ -147,6 +149,11 @@ class HeldSessions(StateWriter, DeviceQueue, SessionStore):
         tick.stored()
         for call in tick.calls:
             call()
+
+    def _apply(self, writes: SessionWrites, base_offset: int) -> None:
+        self._tables.device.gather(writes, self._floor)
+        self._tables.device.write(self._floor)
+        apply_session_writes(self.connection, writes, base_offset)
 
     def _numbered(self, row: QueueRow) -> QueueRow:
         if row.state != QueueState.QUEUED or not self.numbers_rows:
@@ -181,7 +188,7 @@ class HeldSessions(StateWriter, DeviceQueue, SessionStore):
         self.floors.append(floor)
         if self.beside is not None:
             self.beside.dispatcher_floor = floor
-        forget_done(self.connection, floor)
+        self._tables.device.forget_done(floor)
 
     @property
     def waiting_bytes(self) -> int:
@@ -212,7 +219,7 @@ class HeldSessions(StateWriter, DeviceQueue, SessionStore):
 
     def load(self) -> StoredState:
         upto = dict(self.connection.execute("SELECT generation, upto FROM receiving_upto").fetchall())
-        state = SqliteSessionStore(self.connection).load()
+        state = SqliteSessionStore(self._tables).load()
         return msgspec.structs.replace(
             state,
             dispatcher_floor=self._floor,
@@ -224,7 +231,7 @@ class HeldSessions(StateWriter, DeviceQueue, SessionStore):
         )
 
     def load_retained(self) -> list[RetainedRow]:
-        return SqliteSessionStore(self.connection).load_retained()
+        return SqliteSessionStore(self._tables).load_retained()
 
     def rows(self, generation: int) -> list[tuple[int, int, int]]:
         """(offset, state, packet id) of what is stored of a session's queue, in its order."""

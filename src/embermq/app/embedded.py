@@ -72,16 +72,16 @@ def open_embedded(
     parking = make_parking(state, settings, SqliteParkedMessages(database))
     feeds = EmbeddedFeeds(application_log, log_side.log, bodies)
     readers = FedReaders(state, LogPlace(feeds, SqliteReaderPositions(database)), parking)
-    broker, delivery = make_broker(state, settings, SqliteDeviceQueue(database), readers)
+    broker, delivery = make_broker(state, settings, SqliteDeviceQueue(tables), readers)
     own = None if settings.log.durability == "memory" else path
-    queue_store = SqliteQueueStore(database, own, log_side.open_reader, post)
+    queue_store = SqliteQueueStore(tables, own, log_side.open_reader, post)
 
     try:
         queues = open_queues(state, settings, queue_store, log_side, data_dir, post=post)
-        store = SqliteSessionStore(database)
+        store = SqliteSessionStore(tables)
         stored, retained = log_side.begin(store.load()), store.load_retained()
         parking.restore(broker.restore(stored, retained))
-        recovery = Recovery(state, delivery.device, log_side.log, SqliteQueueHistory(database))
+        recovery = Recovery(state, delivery.device, log_side.log, SqliteQueueHistory(tables))
         redelivered = recovery.run(stored.dispatcher_floor)
     except RecordError as error:  # damaged, or written by a version that this one does not know
         raise StoreError(f"cannot read what {DATABASE} holds: {error}") from error

@@ -57,4 +57,5 @@ def _copy(settings: Settings, queue: str, path: Path, *, with_bodies: bool) -> N
             tables.apply(QueueWrites(entries=entries), 0)
             for sequence, body in bodies:
                 tables.apply(QueueWrites(bodies_at={offsets[sequence]: body}), 0)
+            tables.write()
             writer.execute("COMMIT")

@@ -66,6 +66,7 @@ class SqliteCheckpoint(Checkpoint):
                 (_NUMBER, _POSITION, _END), (position.number, position.position, position.offset), strict=True
             ):
                 self._tables.put(name, value)
+            self._tables.write()
             self._connection.execute("COMMIT")
         self._applied = position
         self._commits += 1
@@ -80,6 +81,7 @@ class SqliteCheckpoint(Checkpoint):
     def keep_bodies(self, start: int, end: int, read: ReadRecords) -> int:
         with self._all_or_nothing("cannot keep messages of queues in broker.db"):
             self._begin()
+            self._tables.write()
             return self._tables.queues.keep_bodies(start, end, read)
 
     def sync(self) -> None:

@@ -1,8 +1,8 @@
 """Reading stored deliveries from broker.db."""
 
-import sqlite3
 import struct
 
+from embermq.adapters.sqlite.tick_tables import TickTables
 from embermq.model.session_writes import QueueRow
 from embermq.ports.device_queue import DeviceQueue, DeviceQueueHistory, Rows, Sizes
 
@@ -12,10 +12,12 @@ _COLUMNS = 'generation, seq, "offset", packet_id, state, flags, expires_ms, iden
 class SqliteDeviceQueue(DeviceQueue):
     """See the port."""
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
+    def __init__(self, tables: TickTables) -> None:
+        self._connection = tables.connection
+        self._show = tables.show_rows
 
     def in_flight(self, generation: int, then: Rows) -> None:
+        self._show(generation)
         rows = self._connection.execute(
             f"SELECT {_COLUMNS} FROM device_queue WHERE generation = ? AND state IN (1, 2) ORDER BY seq",
             (generation,),
@@ -25,6 +27,7 @@ class SqliteDeviceQueue(DeviceQueue):
     def page(
         self, generation: int, after_seq: int, limit: int, then: Rows, *, bytes_max: int | None = None
     ) -> None:
+        self._show(generation, after_seq)
         rows = self._connection.execute(
             f"SELECT {_COLUMNS} FROM device_queue WHERE generation = ? AND seq > ? AND state = 0 ORDER BY seq LIMIT ?",
             (generation, after_seq, limit),
@@ -43,6 +46,7 @@ class SqliteDeviceQueue(DeviceQueue):
         then(found)
 
     def oldest(self, generation: int, after_seq: int, limit: int, then: Sizes) -> None:
+        self._show(generation, after_seq)
         rows = self._connection.execute(
             "SELECT seq, length(record) FROM device_queue"
             " WHERE generation = ? AND seq > ? AND state = 0 ORDER BY seq LIMIT ?",
@@ -54,10 +58,12 @@ class SqliteDeviceQueue(DeviceQueue):
 class SqliteQueueHistory(DeviceQueueHistory):
     """See the port."""
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
+    def __init__(self, tables: TickTables) -> None:
+        self._tables = tables
+        self._connection = tables.connection
 
     def queued_seq_after(self, generation: int, offset: int) -> int | None:
+        self._tables.write()
         row = self._connection.execute(
             'SELECT MIN(seq) FROM device_queue WHERE generation = ? AND state = 0 AND "offset" > ?',
             (generation, offset),
@@ -65,6 +71,7 @@ class SqliteQueueHistory(DeviceQueueHistory):
         return None if row[0] is None else int(row[0])
 
     def known_offsets(self, generation: int, from_offset: int, *, shared: bool) -> set[int]:
+        self._tables.write()
         rows = self._connection.execute(
             'SELECT "offset" FROM device_queue WHERE generation = ? AND "offset" >= ? AND flags >> 3 & 1 = ?',
             (generation, from_offset, shared),

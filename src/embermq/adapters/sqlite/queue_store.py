@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from embermq.adapters.sqlite.connection import open_reader, to_store_error
 from embermq.adapters.sqlite.queue_rows import name_of_group, to_entry, to_mark
+from embermq.adapters.sqlite.tick_tables import TickTables
 from embermq.formats.log_record import split_batch
 from embermq.model.queue_rows import DelayedRow, EntryRow, GroupRow, QueueSettingsRow, StoredQueue
 from embermq.ports.errors import StoreError
@@ -43,13 +44,12 @@ class _Request(Struct, frozen=True):
 
 
 class SqliteQueueStore(QueueStore):
-    """See the port. `path` is opened for bodies, on a thread; None: they are read with `connection` at once, since
+    """See the port. `path` is opened for bodies, on a thread; None: they are read at once with that of `tables`, since
     others do not see what it has not committed. `open_log` opens the log that most bodies are in."""
 
-    def __init__(
-        self, connection: sqlite3.Connection, path: Path | None, open_log: OpenLog, post: Post
-    ) -> None:
-        self._connection = connection
+    def __init__(self, tables: TickTables, path: Path | None, open_log: OpenLog, post: Post) -> None:
+        self._tables = tables
+        self._connection = tables.connection
         self._path = path
         self._open_log = open_log
         self._post = post
@@ -58,6 +58,7 @@ class SqliteQueueStore(QueueStore):
 
     def load(self) -> list[StoredQueue]:
         try:
+            self._tables.write()
             rows = self._connection.execute("SELECT * FROM queue ORDER BY generation").fetchall()
             return [
                 self._stored(QueueSettingsRow(generation, name, settings, reserved, bool(is_paused)))

@@ -21,6 +21,8 @@ SWEPT_MAX = 1_000
 SWEPT_MARKS_MAX = 5_000
 """Marks that one tick looks through for those of a group that was removed."""
 
+GATHERED_MAX = 4_000
+"""Changes of entries that gather at most: writing them is some 20 ms of work."""
 COPIED_MAX = 2_000
 """Records that one tick copies out of the log before it is trimmed."""
 
@@ -66,46 +68,84 @@ class QueueTables:
         """Whether `sweep` has something to do."""
         self._has_keys = any(key != name_of_group(key) for (key,) in run("SELECT name FROM queue_group"))
         """Whether there may be groups whose key is not their name. Asked each time, since a tick may be taken back."""
+        self._gathered: list[tuple[QueueWrites, int]] = []
+        """Ticks whose entries are not written yet, each with the offset of its first record."""
+        self._count = 0
 
     def apply(self, writes: QueueWrites, base: int) -> None:
-        """Of a tick whose records begin at `base`."""
+        """Of a tick whose records begin at `base`. What comes, is marked and goes only gathers; anything else is
+        written, behind what has gathered before."""
+        if _only_gathers(writes):
+            self._gathered.append((writes, base))
+            self._count += len(writes.entries) + len(writes.marks) + len(writes.removed)
+            if self._count >= GATHERED_MAX:
+                self.write()
+            return
+        self.write()
         if writes.ended_queues or writes.ended_groups:
             self._end(writes)
         if writes.queues or writes.groups:
             self._put_queues(writes)
-        many = self._connection.executemany
-        if writes.entries:
-            rows = [to_entry_columns(row, base) for row in writes.entries.values()]
-            many("INSERT OR REPLACE INTO queue_entry VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
         if writes.delayed:
-            many(
+            self._connection.executemany(
                 "INSERT OR REPLACE INTO queue_delayed VALUES (?, ?, ?, ?, ?, ?, ?)",
                 [_delayed_columns(row, base) for row in writes.delayed.values()],
             )
-        if writes.marks:
-            keys = {group: self._key_of(*group) for group in {mark[:2] for mark in writes.marks}}
-            many(
-                "INSERT OR REPLACE INTO queue_mark VALUES (?, ?, ?, ?, ?, ?)",
-                [
-                    (
-                        queue,
-                        sequence,
-                        keys[queue, group],
-                        mark.state,
-                        mark.due_ms,
-                        to_attempts_column(mark.attempts),
-                    )
-                    for (queue, group, sequence), mark in writes.marks.items()
-                ],
-            )
         if writes.dedup_ids:
             ids = [(queue, one, until_ms) for (queue, one), until_ms in writes.dedup_ids.items()]
-            many("INSERT OR REPLACE INTO queue_dedup VALUES (?, ?, ?)", ids)
+            self._connection.executemany("INSERT OR REPLACE INTO queue_dedup VALUES (?, ?, ?)", ids)
             self._connection.execute(_FORGET_DEDUP, (self._now_ms(), 2 * len(ids)))
         if writes.bodies_at:
             self._keep(writes.bodies_at.items())
-        if writes.removed or writes.removed_delayed:
-            self._remove(writes)
+        self._put_entries([(writes, base)])
+        if writes.removed_delayed:
+            many = self._connection.executemany
+            many("DELETE FROM queue_delayed WHERE queue = ? AND ticket = ?", writes.removed_delayed)
+            self._drop(writes.removed_delayed.values())
+
+    def write(self) -> None:
+        """Write what has gathered: an entry that has come and gone since is nowhere."""
+        if self._gathered:
+            self._put_entries(self._gathered)
+            self.clear()
+
+    def clear(self) -> None:
+        """The transaction was taken back."""
+        self._gathered = []
+        self._count = 0
+
+    def _put_entries(self, ticks: list[tuple[QueueWrites, int]]) -> None:
+        """With their marks, and take out those that are removed."""
+        removed: dict[tuple[int, int], int] = {}
+        for writes, _ in ticks:
+            removed |= writes.removed
+        gone = dict(removed)
+        rows, marks = [], []
+        keys: dict[tuple[int, str], str] = {}
+        for writes, base in ticks:
+            for entry, row in writes.entries.items():
+                if entry in removed:
+                    gone.pop(entry, None)  # it has never been in the table
+                else:
+                    rows.append(to_entry_columns(row, base))
+            for (queue, group, sequence), mark in writes.marks.items():
+                if (queue, sequence) in removed:
+                    continue
+                key = keys.get((queue, group))
+                if key is None:
+                    key = keys[queue, group] = self._key_of(queue, group)
+                attempts = to_attempts_column(mark.attempts)
+                marks.append((queue, sequence, key, mark.state, mark.due_ms, attempts))
+        many = self._connection.executemany
+        if rows:
+            many("INSERT OR REPLACE INTO queue_entry VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
+        if marks:
+            many("INSERT OR REPLACE INTO queue_mark VALUES (?, ?, ?, ?, ?, ?)", marks)
+        if gone:
+            many("DELETE FROM queue_entry WHERE queue = ? AND sequence = ?", gone)
+            many("DELETE FROM queue_mark WHERE queue = ? AND sequence = ?", gone)
+        if removed:
+            self._drop(removed.values())
 
     def _end(self, writes: QueueWrites) -> None:
         many = self._connection.executemany
@@ -165,16 +205,6 @@ class QueueTables:
             return group
         row = self._connection.execute(_KEY, (queue, *keys_of_group(group))).fetchone()
         return group if row is None else str(row[0])
-
-    def _remove(self, writes: QueueWrites) -> None:
-        many = self._connection.executemany
-        if writes.removed:
-            many("DELETE FROM queue_entry WHERE queue = ? AND sequence = ?", writes.removed)
-            many("DELETE FROM queue_mark WHERE queue = ? AND sequence = ?", writes.removed)
-            self._drop(writes.removed.values())
-        if writes.removed_delayed:
-            many("DELETE FROM queue_delayed WHERE queue = ? AND ticket = ?", writes.removed_delayed)
-            self._drop(writes.removed_delayed.values())
 
     def keep_bodies(self, start: int, end: int, read: ReadRecords) -> int:
         """The log is about to lose the records in [start, end): copy what queues need of them, as much as one tick may.
@@ -247,3 +277,17 @@ class QueueTables:
 def _delayed_columns(row: DelayedRow, base: int) -> tuple[int, int, int, int, int, str | None, int]:
     offset = row.offset if row.record < 0 else base + row.record
     return (row.queue, row.ticket, offset, row.visible_ms, row.expires_ms, row.key, row.record_bytes)
+
+
+def _only_gathers(writes: QueueWrites) -> bool:
+    """Whether nothing but entries comes, is marked and goes."""
+    return not (
+        writes.ended_queues
+        or writes.ended_groups
+        or writes.queues
+        or writes.groups
+        or writes.delayed
+        or writes.dedup_ids
+        or writes.removed_delayed
+        or writes.bodies_at
+    )

@@ -7,6 +7,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
+from embermq.adapters.sqlite.tick_tables import TickTables
 from embermq.model.client_type import ClientType
 from embermq.model.session import RetainedRow, SessionRow, SubscriptionRow, WillRow
 from embermq.model.session_writes import QUEUE_SEQ_STEP
@@ -61,10 +62,12 @@ class _SqliteSessions(StoredSessions):
 class SqliteSessionStore(SessionStore):
     """See the port."""
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
+    def __init__(self, tables: TickTables) -> None:
+        self._tables = tables
+        self._connection = tables.connection
 
     def load(self) -> StoredState:
+        self._tables.write()
         query = self._connection.execute
         wills = [
             (generation, WillRow(*values))

@@ -1,12 +1,17 @@
-"""What a tick changes in broker.db, inside the caller's transaction."""
+"""What a tick changes in broker.db, inside the caller's transaction.
+
+Stored deliveries and entries of queues, which come and go fast, gather first, and are written together: before a
+commit, and before somebody reads them with this connection.
+"""
 
 import sqlite3
 
 from embermq.adapters.sqlite.application_tables import apply_to_applications
 from embermq.adapters.sqlite.connection import Now, wall_ms
+from embermq.adapters.sqlite.device_rows import DeviceRows
 from embermq.adapters.sqlite.parked_messages import apply_parked
 from embermq.adapters.sqlite.queue_tables import QueueTables
-from embermq.adapters.sqlite.session_tables import apply_session_writes, forget_done
+from embermq.adapters.sqlite.session_tables import apply_session_writes
 from embermq.model.tick_writes import TickWrites
 
 RECEIPTS_KEPT_MS = 600_000
@@ -26,11 +31,14 @@ class TickTables:
         self.connection = connection
         self.now_ms = now_ms
         self.queues = QueueTables(connection, now_ms)
-        self.floor = self.number("dispatcher_floor", 0)
+        self.device = DeviceRows(connection)
+        self.floor = self._floor_written = self.number("dispatcher_floor", 0)
 
     def read_again(self) -> None:
         """A transaction was taken back: nothing of it counts."""
-        self.floor = self.number("dispatcher_floor", 0)
+        self.device.clear()
+        self.queues.clear()
+        self.floor = self._floor_written = self.number("dispatcher_floor", 0)
         self.queues.is_sweeping = True  # a sweep that was over is not
 
     def apply(self, writes: TickWrites, base: int) -> None:
@@ -38,7 +46,8 @@ class TickTables:
         run = self.connection.execute
         session = writes.session
         if not session.is_empty():
-            apply_session_writes(self.connection, session, base, self.floor)
+            self.device.gather(session, self.floor)
+            apply_session_writes(self.connection, session, base)
         if writes.parked:
             apply_parked(self.connection, writes.parked)
         apply_to_applications(self.connection, writes)
@@ -55,10 +64,21 @@ class TickTables:
             run(_FORGET_RECEIPTS, (RECEIPT_BATCHES_MAX, now_ms - RECEIPTS_KEPT_MS))
         if writes.dispatcher_floor >= 0:
             self.floor = writes.dispatcher_floor
-            self.put("dispatcher_floor", self.floor)
-            forget_done(self.connection, self.floor)
         if writes.generation_reserved >= 0:
             self.put("generation_reserved", writes.generation_reserved)
+
+    def write(self) -> None:
+        """Have the tables hold all that was applied."""
+        self.queues.write()
+        self.device.write(self.floor)
+        if self.floor != self._floor_written:
+            self._floor_written = self.floor
+            self.put("dispatcher_floor", self.floor)
+            self.device.forget_done(self.floor)
+
+    def show_rows(self, generation: int, after_seq: int = -1) -> None:
+        """Have the table of stored deliveries hold what a session has behind `after_seq`."""
+        self.device.show(generation, after_seq, self.floor)
 
     def put(self, name: str, value: int) -> None:
         """One value of `meta`."""
