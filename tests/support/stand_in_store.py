@@ -26,7 +26,7 @@ from embermq.ports.errors import StoreError
 from embermq.ports.log_appender import Appended, LogAppender
 from embermq.ports.message_log import LogBatch, LogStatistics, MessageLog
 from embermq.ports.parked_bodies import ParkedBodies, ParkedLog
-from embermq.ports.parked_messages import ParkedFound, ParkedMessages, ParkedPage
+from embermq.ports.parked_messages import ParkedFound, ParkedMessages
 from embermq.ports.queue_store import BodiesFound, QueueStore
 from embermq.ports.reader_positions import ReaderFound, ReaderPositions, StoredReader
 from embermq.ports.sessions import SessionStore, StoredSession, StoredState
@@ -455,20 +455,15 @@ class StandInParkedMessages(ParkedMessages):
         size = 0
         for number in numbers:
             kept = self._store.parked.get((generation, number))
-            found[number] = None if kept is None or kept.at.stage == ParkedStage.DELETED else kept
+            if kept is None or kept.at.stage == ParkedStage.DELETED:
+                kept = None
+            elif not bytes_max:
+                kept = msgspec.structs.replace(kept, record=b"")
+            found[number] = kept
             size += len(kept.record) if kept is not None else 0
-            if size >= bytes_max:
+            if 0 < bytes_max <= size:
                 break
         then(found)
-
-    def page(self, generation: int, after: int, limit: int, then: ParkedPage) -> None:
-        numbers = sorted(
-            key[1]
-            for key, kept in self._store.parked.items()
-            if key[0] == generation and key[1] > after and kept.at.stage != ParkedStage.DELETED
-        )
-        found = [self._store.parked[generation, number] for number in numbers[:limit]]
-        then([msgspec.structs.replace(kept, record=b"") for kept in found])
 
 
 class StandInParked(ParkedBodies):

@@ -41,9 +41,9 @@ class ParkedDesk:
 
     async def page(self, client_id: str, after: int, limit: int) -> Sequence[ParkedView]:
         """Up to `limit` of a client's messages with greater numbers."""
-        found: StoreAnswer[list[ParkedMessage]] = StoreAnswer()
+        found: StoreAnswer[Mapping[int, ParkedMessage | None]] = StoreAnswer()
         self._parking.page(self._find(client_id), after, limit, found)
-        return [_view(one) for one in await found]
+        return [_view(one) for one in (await found).values() if one is not None]
 
     async def message(self, client_id: str, number: int) -> ParkedDetail:
         """One of them."""

@@ -8,7 +8,6 @@ from embermq.ports.errors import StoreError
 
 ParkedFound = Callable[[Mapping[int, ParkedMessage | None] | StoreError], None]
 """By number; None for one that is not there, or deleted."""
-ParkedPage = Callable[[list[ParkedMessage] | StoreError], None]
 
 
 class ParkedMessages(ABC):
@@ -25,8 +24,5 @@ class ParkedMessages(ABC):
 
     @abstractmethod
     def read(self, generation: int, numbers: Sequence[int], bytes_max: int, then: ParkedFound) -> None:
-        """The first of these messages, up to the one whose record reaches `bytes_max` in sum."""
-
-    @abstractmethod
-    def page(self, generation: int, after: int, limit: int, then: ParkedPage) -> None:
-        """Up to `limit` with greater numbers, by number, each with b"" for its record; none that is deleted."""
+        """The first of these messages, up to the one whose record reaches `bytes_max` in sum; with 0 all of them, each
+        with b"" for its record."""

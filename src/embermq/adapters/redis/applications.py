@@ -37,15 +37,15 @@ from embermq.model.parked_message import ParkedMessage, ParkedStage, ParkedState
 from embermq.model.shared_logs import SharedMark
 from embermq.model.tick_writes import ApplicationMark
 from embermq.ports.errors import StoreError
-from embermq.ports.parked_messages import ParkedFound, ParkedMessages, ParkedPage
+from embermq.ports.parked_messages import ParkedFound, ParkedMessages
 from embermq.ports.reader_positions import ReaderFound, ReaderPositions, StoredReader
 from embermq.ports.shared_groups import Claim, MarksFound, SharedGroups, StoredShared
 
 FIELDS = read_script("fields", writes=False)
 PARKED = read_script("parked", writes=False)
-PARKED_PAGE = read_script("parked_page", writes=False)
+PARKED_STATES = read_script("parked_states", writes=False)
 GROUP_LOAD = read_script("group_load", writes=False)
-SCRIPTS = (FIELDS, PARKED, PARKED_PAGE)
+SCRIPTS = (FIELDS, PARKED, PARKED_STATES)
 
 Then = Callable[[Any], None]
 Read = Callable[[list[Any]], Any]
@@ -94,9 +94,8 @@ class RedisParkedMessages(ParkedMessages):
                 if owner is None:
                     continue  # its session has ended just now, by another broker's hand
                 keys = owner.keys
-                found = self._redis.run(
-                    keys.session, PARKED_PAGE, (keys.session, keys.parked), (owner.fence, 0, 0)
-                )
+                names = (keys.session, keys.parked)
+                found = self._redis.run(keys.session, PARKED_STATES, names, (owner.fence,))
                 for number, value in _pairs(found if isinstance(found, list) else []):
                     states.append(decode_parked_state(keys.parked, owner.generation, number, value))
         except LayoutError as error:
@@ -112,14 +111,6 @@ class RedisParkedMessages(ParkedMessages):
         read = partial(_parked, owner.keys.parked, generation, numbers)
         _ask(self._link, owner, PARKED, owner.keys.parked, (bytes_max, *numbers), read=read, then=then)
 
-    def page(self, generation: int, after: int, limit: int, then: ParkedPage) -> None:
-        owner = self._owners.get(generation)
-        if owner is None:
-            then([])
-            return
-        read = partial(_parked_page, owner.keys.parked, generation)
-        _ask(self._link, owner, PARKED_PAGE, owner.keys.parked, (after, limit), read=read, then=then)
-
 
 def _parked(
     key: str, generation: int, numbers: Sequence[int], found: list[Any]
@@ -131,10 +122,6 @@ def _parked(
             message = decode_parked(key, generation, number, value)
             messages[number] = message if message.at.stage != ParkedStage.DELETED else None
     return messages
-
-
-def _parked_page(key: str, generation: int, found: list[Any]) -> list[ParkedMessage]:
-    return [decode_parked(key, generation, int(number), value) for number, value in _pairs(found)]
 
 
 class RedisSharedGroups(SharedGroups):

@@ -8,7 +8,7 @@ from typing import Any
 from embermq.adapters.sqlite.connection import to_store_error
 from embermq.model.parked_message import ParkedChange, ParkedMessage, ParkedStage, ParkedState, ParkedWrite
 from embermq.ports.errors import StoreError
-from embermq.ports.parked_messages import ParkedFound, ParkedMessages, ParkedPage
+from embermq.ports.parked_messages import ParkedFound, ParkedMessages
 
 _STATE = "generation, number, stage, state, packet_id, qos"
 _REST = "parked_ms, attempts, retain, identifiers, topic, payload_bytes"
@@ -26,34 +26,22 @@ class SqliteParkedMessages(ParkedMessages):
 
     def read(self, generation: int, numbers: Sequence[int], bytes_max: int, then: ParkedFound) -> None:
         found: dict[int, ParkedMessage | None] = {}
-        size = 0
+        size, record = 0, "record" if bytes_max else "x''"
         try:
             for number in numbers:
                 rows = self._rows(
-                    f"SELECT {_STATE}, {_REST}, record FROM parked_message"
+                    f"SELECT {_STATE}, {_REST}, {record} FROM parked_message"
                     " WHERE generation = ? AND number = ? AND stage <> ?",
                     (generation, number, ParkedStage.DELETED),
                 )
                 message = found[number] = _message(rows[0]) if rows else None
                 size += len(message.record) if message is not None else 0
-                if size >= bytes_max:
+                if 0 < bytes_max <= size:
                     break
         except StoreError as error:
             then(error)
         else:
             then(found)
-
-    def page(self, generation: int, after: int, limit: int, then: ParkedPage) -> None:
-        try:
-            rows = self._rows(
-                f"SELECT {_STATE}, {_REST}, x'' FROM parked_message"
-                " WHERE generation = ? AND number > ? AND stage <> ? ORDER BY number LIMIT ?",
-                (generation, after, ParkedStage.DELETED, limit),
-            )
-        except StoreError as error:
-            then(error)
-        else:
-            then([_message(row) for row in rows])
 
     def _rows(self, statement: str, arguments: tuple[int, ...]) -> list[tuple[Any, ...]]:
         try:

@@ -29,7 +29,7 @@ from embermq.model.parked_message import ParkedChange, ParkedEnd, ParkedMessage,
 from embermq.model.session_writes import QueueState
 from embermq.mqtt.wire.reason_codes import ReasonCode
 from embermq.ports.errors import StoreError
-from embermq.ports.parked_messages import ParkedFound, ParkedMessages, ParkedPage
+from embermq.ports.parked_messages import ParkedFound, ParkedMessages
 from embermq.sessions.link import Link
 from embermq.sessions.packet_ids import answered, forget_given_up, give_up, next_packet_id, reserve_packet_id
 from embermq.sessions.session import Delivery, Session
@@ -221,9 +221,10 @@ class Parking:
                 found.append((self._clients[generation], len(shown), kept))
         return sorted(found)
 
-    def page(self, session: Session, after: int, limit: int, then: ParkedPage) -> None:
-        """See the port."""
-        self._store.page(session.generation, after, limit, then)
+    def page(self, session: Session, after: int, limit: int, then: ParkedFound) -> None:
+        """The next `limit` behind a number, without their records."""
+        shown = (at.number for at in _shown(self._parked.get(session.generation, {})) if at.number > after)
+        self._store.read(session.generation, tuple(islice(shown, limit)), 0, then)
 
     def read(self, session: Session, number: int, then: ParkedFound) -> None:
         """See the port."""
