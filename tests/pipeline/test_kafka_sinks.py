@@ -42,9 +42,7 @@ def settings_for(log: LogInKafka, *queries: QueryName, message_store: str = "") 
         queries=queries,
         kafka=log.kafka,
         max_records_per_batch=BATCH,
-        archive_trigger_ms=0,
-        lake_trigger_ms=0,
-        traffic_trigger_ms=0,
+        bulk_trigger_ms=0,
         message_store=message_store,
         sql=SETTINGS,
     )
@@ -140,9 +138,7 @@ def test_a_batch_larger_than_the_heap_is_archived(
     log = LogInKafka(kafka.bootstrap, kafka.prefix())
     now_ms = time.time_ns() // 1_000_000
     log.append(record(f"r{i % 7}/x", bytes(LARGE), accepted_ms=now_ms) for i in range(LARGE_RECORDS))
-    settings = DriverSettings(
-        queries=("archive",), kafka=log.kafka, archive_trigger_ms=0, heap_mb=LARGE_HEAP_MB
-    )
+    settings = DriverSettings(queries=("archive",), kafka=log.kafka, bulk_trigger_ms=0, heap_mb=LARGE_HEAP_MB)
     driver = DriverProcess(places, settings)
     drivers.append(driver)
     log.wait_for_progress("archive")

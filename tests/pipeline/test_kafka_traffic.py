@@ -5,10 +5,12 @@ from contextlib import contextmanager
 
 import pytest
 from confluent_kafka import Producer
+from msgspec.structs import replace
 from pyspark.sql import SparkSession
+from tests.pipeline.feeding import AT_ONCE, feeding
 from tests.pipeline.kafka_topics import EveryLogWanted, LogInKafka
 from tests.pipeline.log_writer import NOON_MS, LogWriter, record
-from tests.pipeline.queries import DEADLINE_S, rows_of, running, wait_for_position
+from tests.pipeline.queries import DEADLINE_S, rows_of
 from tests.support.kafka_server import KafkaServer
 from tests.support.waiting import wait_until
 
@@ -16,14 +18,14 @@ from embermq.adapters.kafka.address import parse_address
 from embermq.adapters.kafka.receipt_topic import ReceiptTopic
 from embermq.adapters.kafka.settings import KafkaSettings
 from embermq.formats.receipts import SAMPLE
+from embermq.pipeline.jobs.bulk_parts import Traffic
 from embermq.pipeline.jobs.kafka_sinks import KafkaTraffic
 from embermq.pipeline.jobs.query_job import JobSetup, KafkaSide
-from embermq.pipeline.jobs.traffic import Traffic
 from embermq.pipeline.places import Places
 from embermq.pipeline.settings import DriverSettings
 
 TABLES = ("traffic_window", "queue_window", "latency_window", "latency_bucket")
-QUICK = DriverSettings(queries=("traffic",), traffic_trigger_ms=0, poll_ms=5)
+QUICK = DriverSettings(queries=("traffic",), bulk_trigger_ms=0, poll_ms=5)
 MINUTES_MS = 60_000
 
 EARLY = [
@@ -75,13 +77,13 @@ def wait_for_samples(places: Places, count: int) -> None:
 
 
 def on_the_embedded_log(spark: SparkSession, log: LogWriter, places: Places) -> None:
-    job = Traffic(QUICK, places)
     log.append(EARLY)
     log.add_receipts(b"".join(SAMPLES))
-    with running(spark, job) as query:
+    settings = replace(AT_ONCE, max_records_per_batch=QUICK.max_records_per_batch)
+    with feeding(spark, places, settings, [Traffic]) as loop:
+        loop.wait_for_position(len(EARLY))
         for more in (NEWEST, LATE):
-            end = log.append(more) + len(more)
-            wait_for_position(job, query, end)
+            loop.wait_for_position(log.append(more) + len(more))
         log.add_receipts(b"torn")
         log.add_receipts(b"".join(LAST))
         wait_for_samples(places, len(SAMPLES + LAST))

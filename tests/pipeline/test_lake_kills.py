@@ -23,7 +23,7 @@ RECORDS = 1_500
 """In each life."""
 LIFE_S = 6.0
 """A life ends at a random moment of this, counted from its first commit."""
-SETTINGS = DriverSettings(queries=("lake",), lake_trigger_ms=0, max_records_per_batch=50, backoff_first_ms=10)
+SETTINGS = DriverSettings(queries=("lake",), bulk_trigger_ms=0, max_records_per_batch=50, backoff_first_ms=10)
 
 
 @pytest.mark.in_faults

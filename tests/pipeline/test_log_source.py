@@ -92,7 +92,7 @@ def test_cuts_cover_every_offset_once(log: LogWriter) -> None:
     assert [offset for start, end in pieces for offset in range(start, end)] == list(range(1, 44))
 
 
-@pytest.mark.parametrize("columns", ["route", "traffic", "all"])
+@pytest.mark.parametrize("columns", ["route", "all"])
 def test_every_offset_comes_once_and_in_order(log: LogWriter, columns: Columns) -> None:
     for size in (3, 1, 5):
         log.append([record()] * size)
@@ -137,7 +137,7 @@ def test_an_emptied_log_keeps_its_end(log: LogWriter) -> None:
 
 
 @pytest.mark.promise("pipeline-4")
-@pytest.mark.parametrize("columns", ["route", "traffic", "all"])
+@pytest.mark.parametrize("columns", ["route", "all"])
 @pytest.mark.parametrize(
     ("poison", "reason"),
     [

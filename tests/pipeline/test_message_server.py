@@ -66,7 +66,7 @@ def test_the_driver_killed_and_the_server_away(
     settings = DriverSettings(
         queries=("dispatch", "archive"),
         max_records_per_batch=BATCH,
-        archive_trigger_ms=0,
+        bulk_trigger_ms=0,
         backoff_first_ms=100,
         backoff_max_ms=500,
         message_store=stores.url,

@@ -49,8 +49,7 @@ def test_kill_9_in_the_middle_loses_nothing_and_repeats_nothing(
     settings = DriverSettings(
         queries=("dispatch", "archive", "lake"),
         max_records_per_batch=300,
-        archive_trigger_ms=0,
-        lake_trigger_ms=0,
+        bulk_trigger_ms=0,
     )
     log.set_floor(7, 0)
     log.append(fresh_records(0, 3_000))

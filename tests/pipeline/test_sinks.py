@@ -104,7 +104,7 @@ def test_the_message_store_is_pruned_by_age_a_bounded_number_at_a_time(
 
 def event_rows(spark: SparkSession, log: LogWriter, places: Places, start: int, end: int):  # type: ignore[no-untyped-def]
     """Rows as the traffic source gives them, without receipts."""
-    rows = log_rows(spark, places, start, end, "traffic")
+    rows = log_rows(spark, places, start, end)
     return rows.selectExpr("*", "CAST(NULL AS BIGINT) AS latency_us", "CAST(NULL AS INT) AS client_type")
 
 

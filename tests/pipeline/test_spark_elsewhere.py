@@ -88,8 +88,7 @@ def settings_on(cluster: Cluster, log: LogInKafka, folder: Path, store: str) -> 
         sql=SETTINGS,
         lake_dir=f"s3a://{BUCKET}/{folder.name}",
         lake_s3_endpoint=cluster.seaweed.endpoint,
-        lake_trigger_ms=1_000,
-        traffic_trigger_ms=1_000,
+        bulk_trigger_ms=1_000,
     )
 
 

@@ -23,8 +23,9 @@ from pyspark.sql import SparkSession
 
 from embermq.pipeline.errors import PipelineError
 from embermq.pipeline.java import find_java
+from embermq.pipeline.jobs.bulk import POOL, Bulk, Feed
 from embermq.pipeline.jobs.query_job import JobSetup
-from embermq.pipeline.jobs.streaming import chosen_jobs, register_sources
+from embermq.pipeline.jobs.streaming import chosen_jobs, chosen_parts, register_sources
 from embermq.pipeline.keeper import Keeper
 from embermq.pipeline.leftovers import make_socket_directory, remove_leftovers
 from embermq.pipeline.places import Places
@@ -51,7 +52,7 @@ class Driver:
         self._settings = settings
         self._places = Places(data_dir.absolute())
         self._stopping = threading.Event()
-        self._keepers: list[Keeper] = []
+        self._keepers: list[Keeper | Feed] = []
         self._started_ms = _now_ms()
         self._java = self._spark_version = ""
         self._parent = os.getppid()
@@ -118,11 +119,16 @@ class Driver:
 
     def _start_queries(self, spark: SparkSession) -> None:
         setup = JobSetup(self._settings, self._places, self._kafka.side if self._kafka is not None else None)
-        kinds = chosen_jobs(self._settings)
-        turns = Turns([kind.name for kind in kinds])
-        self._keepers = [Keeper(kind, setup, spark, self._stopping, turns) for kind in kinds]
-        for keeper in self._keepers:
+        kinds, parts = chosen_jobs(self._settings), chosen_parts(self._settings)
+        turns = Turns([*(kind.name for kind in kinds), *([POOL] if parts else [])])
+        keepers = [Keeper(kind, setup, spark, self._stopping, turns) for kind in kinds]
+        for keeper in keepers:
             keeper.start()
+        self._keepers = [*keepers]
+        if parts:
+            bulk = Bulk(parts, setup, spark, self._stopping, turns)
+            bulk.start()
+            self._keepers += bulk.feeds
 
     def _watch(self) -> int:
         """`running` once every query has shown that it works, or said why not."""
@@ -164,17 +170,18 @@ class Driver:
         if self._kafka is not None:
             self._kafka.tell(report)
 
-    def _query_report(self, keeper: Keeper) -> QueryReport:
+    def _query_report(self, keeper: Keeper | Feed) -> QueryReport:
         report = keeper.report()
-        return report if self._kafka is None else self._kafka.with_lag(report, keeper.job)
+        if self._kafka is None or isinstance(keeper, Feed):
+            return report
+        return self._kafka.with_lag(report, keeper.job)
 
     def _end(self) -> None:
         """Let the sinks finish what they write, then take everything that was started along."""
         self._stopping.set()
         deadline_s = time.monotonic() + _QUIESCE_S
         for keeper in self._keepers:
-            if keeper.job is not None:
-                keeper.job.quiesce(max(0.0, deadline_s - time.monotonic()))
+            keeper.quiesce(max(0.0, deadline_s - time.monotonic()))
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if self._jvm is not None:
             self._jvm.terminate()

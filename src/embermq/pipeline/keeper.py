@@ -16,7 +16,8 @@ from embermq.pipeline.turns import Turns
 _LOOK_S = 1
 _BEGIN_LOOK_S = 0.1
 """While others wait for it to begin."""
-_HEALTHY_S = 60
+HEALTHY_S = 60
+"""What has run so long and fails is not retried with longer pauses than the first."""
 _ERROR_CHARACTERS_MAX = 500
 _NOT_TELLING = ("at ", "File ", "Traceback", "===", "JVM stack", "An error occurred while calling ")
 
@@ -50,6 +51,11 @@ class Keeper:
         """Begin; returns at once."""
         self._thread.start()
 
+    def quiesce(self, timeout_s: float) -> None:
+        """Wait until no batch is being written, and let none begin."""
+        if self.job is not None:
+            self.job.quiesce(timeout_s)
+
     def is_settled(self) -> bool:
         """Whether something has gone through the query, or it has failed."""
         return self._state != "starting"
@@ -81,7 +87,7 @@ class Keeper:
             except Exception as error:  # whatever Spark, Python or SQLite threw: this query starts again
                 if self._stopping.is_set():
                     return
-                if time.monotonic() - began > _HEALTHY_S:
+                if time.monotonic() - began > HEALTHY_S:
                     self._failures = 0
                 self._turns.leave(self._kind.name)
                 self._last_error = short_reason(error)

@@ -94,11 +94,11 @@ class ProgressWatch:
 def patience_s(settings: DriverSettings) -> Mapping[str, float]:
     """Seconds that each query may take from one batch to the next. A statement of the archive that its server has not
     answered ends by itself: another driver would only interrupt the others."""
-    has_server = bool(settings.message_store)
+    bulk_ms = settings.bulk_trigger_ms
     between_ms = {
         "dispatch": max(settings.dispatch_trigger_ms, settings.realtime_batch_s * 1_000),
-        "archive": settings.archive_trigger_ms + (settings.archive_timeout_s * 1_000 if has_server else 0),
-        "lake": settings.lake_trigger_ms,
-        "traffic": settings.traffic_trigger_ms,
+        "archive": bulk_ms + (settings.archive_timeout_s * 1_000 if settings.message_store else 0),
+        "lake": bulk_ms,
+        "traffic": bulk_ms,
     }
     return {query: settings.progress_timeout_s + between_ms[query] / 1_000 for query in settings.queries}

@@ -81,7 +81,7 @@ _POSITION = ("partition", "offset", "span")
 _NAMES: dict[Columns, tuple[str, ...]] = {
     "route": (*_POSITION, "stamps", "error", "body"),
     "traffic": (*_POSITION, "accepted_at", "root", "queue", "qos", "payload_bytes", "error"),
-    "all": tuple(name for name in _RECORD if name != "queue"),
+    "all": tuple(_RECORD),
 }
 
 _LETTER: dict[str, DataType] = {

@@ -123,7 +123,7 @@ def scheduler_pools(settings: PipelineSettings, partitions: int) -> str:
         f'<pool name="{query}"><schedulingMode>FIFO</schedulingMode>'
         f"<weight>{_FIRST_WEIGHT if query == 'dispatch' else 1}</weight>"
         f"<minShare>{partitions if query == 'dispatch' else 0}</minShare></pool>"
-        for query in settings.queries
+        for query in (*settings.queries, "bulk")
     )
     return f'<?xml version="1.0"?><allocations>{pools}</allocations>'
 

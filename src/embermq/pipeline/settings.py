@@ -113,15 +113,12 @@ class DriverSettings(PipelineSettings, frozen=True, kw_only=True, forbid_unknown
     is read without this limit, since no query collects its records."""
     split_records: int = 10_000
     """A batch of at least twice this many records is read by two tasks."""
-    dispatch_trigger_ms: int = 100
-    """From the start of one micro-batch of dispatch to the start of the next, unless a full one waits: people wait for
-    what it carries, and each batch costs CPU."""
-    archive_trigger_ms: int = 2_000
-    """Shortest time between two batches of the message store."""
-    lake_trigger_ms: int = 30_000
-    """Shortest time between two batches of the lake; longer ones give fewer and larger files."""
-    traffic_trigger_ms: int = 10_000
-    """Shortest time between two batches of the traffic windows."""
+    dispatch_trigger_ms: int = 1_000
+    """From the start of one micro-batch of dispatch to the start of the next, unless a full one waits. Clients that are
+    there and have all before do not wait for it, and each batch costs CPU."""
+    bulk_trigger_ms: int = 30_000
+    """From the start of one batch of archive, lake and traffic to the start of the next, unless a full one waits:
+    each batch costs CPU, and a commit and a file of the lake."""
     idle_wait_ms: int = 1_000
     """How long a source waits for a first record before it returns an empty batch to Spark."""
     poll_ms: int = 10

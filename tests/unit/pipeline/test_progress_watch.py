@@ -13,7 +13,7 @@ from embermq.pipeline.status import PipelineStatus, QueryStatus
 from embermq.pipeline.turns import TURN_S
 
 SETTINGS = DriverSettings(
-    queries=("dispatch", "archive"), progress_timeout_s=100, archive_trigger_ms=20_000, realtime_batch_s=5
+    queries=("dispatch", "archive"), progress_timeout_s=100, bulk_trigger_ms=20_000, realtime_batch_s=5
 )
 DISPATCH = QueryStatus(
     name="dispatch",
@@ -142,7 +142,7 @@ def test_a_server_that_does_not_answer_is_waited_for_before_the_driver_is_to_bla
     settings = DriverSettings(
         queries=("archive",),
         progress_timeout_s=100,
-        archive_trigger_ms=20_000,
+        bulk_trigger_ms=20_000,
         archive_timeout_s=300,
         message_store="postgresql://u@localhost/x",
     )

@@ -5,12 +5,13 @@ import time
 from abc import abstractmethod
 from collections.abc import Mapping
 
+from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from embermq.pipeline.connector import lake_jars
-from embermq.pipeline.jobs.archive import message_sinks
+from embermq.pipeline.jobs.bulk_parts import message_sinks
 from embermq.pipeline.jobs.kafka_job import KafkaJob
 from embermq.pipeline.jobs.lake_upkeep import LakeUpkeep
 from embermq.pipeline.jobs.query_job import JobSetup
@@ -38,9 +39,9 @@ class KafkaSinkJob(KafkaJob):
     columns: Columns
 
     @property
-    @abstractmethod
     def trigger_ms(self) -> int:
         """A batch begins so long after the one before, or at once when a full one waits."""
+        return self.settings.bulk_trigger_ms
 
     @abstractmethod
     def begin_at(self, begin: Positions) -> None:
@@ -122,10 +123,6 @@ class KafkaArchive(KafkaSinkJob):
         self._open = message_sinks(self.settings, self.places, self.log_id)
         self._sinks: dict[int, MessageStoreSink] = {}
 
-    @property
-    def trigger_ms(self) -> int:
-        return self.settings.archive_trigger_ms
-
     def log_id(self) -> int:
         """Which log the rows are of: a topic that was made anew is another one."""
         return self.kafka.positions.archive_id()
@@ -176,10 +173,6 @@ class KafkaLake(KafkaSinkJob):
         self._sink = Lake(lake_place(self.settings, self.places), self.places)
         self._upkeep = LakeUpkeep(self.settings.lake_retention_days)
 
-    @property
-    def trigger_ms(self) -> int:
-        return self.settings.lake_trigger_ms
-
     def start(self, spark: SparkSession) -> StreamingQuery:
         lake_jars(self.settings)  # says what is missing, and how to get it
         positions = self.kafka.positions
@@ -194,7 +187,11 @@ class KafkaLake(KafkaSinkJob):
         self._sink.begin_at(begin)
 
     def write(self, records: DataFrame) -> int:
-        return self._sink.write(lake_rows(records))
+        rows = lake_rows(records).persist(StorageLevel.DISK_ONLY)
+        try:
+            return self._sink.write(rows)
+        finally:
+            rows.unpersist()
 
     def keep_up(self, now_ms: int) -> None:
         self._upkeep.look(self._sink, now_ms)
@@ -210,10 +207,6 @@ class KafkaTraffic(KafkaSinkJob):
         super().__init__(setup)
         settings = self.settings
         self._sink = TrafficWindows(self.places.traffic, settings.traffic_window_s, WATERMARK_S)
-
-    @property
-    def trigger_ms(self) -> int:
-        return self.settings.traffic_trigger_ms
 
     def confirmed(self) -> Positions:
         return self._sink.file.positions()

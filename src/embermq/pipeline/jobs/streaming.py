@@ -1,28 +1,25 @@
-"""The streaming queries by name, and what Spark must know before any of them starts."""
+"""The queries by name, and what Spark must know before any of them starts."""
 
 from pyspark.sql import SparkSession
 
-from embermq.pipeline.jobs.archive import Archive
+from embermq.pipeline.jobs.bulk_parts import PARTS, BulkPart
 from embermq.pipeline.jobs.dispatch import Dispatch
-from embermq.pipeline.jobs.lake import LakeFeed
 from embermq.pipeline.jobs.query_job import QueryJob
-from embermq.pipeline.jobs.traffic import Traffic
 from embermq.pipeline.settings import QUERIES, DriverSettings, QueryName
 from embermq.pipeline.sources.message_log import MessageLogSource
-from embermq.pipeline.sources.traffic_events import TrafficSource
-
-_JOBS: dict[QueryName, type[QueryJob]] = {
-    "dispatch": Dispatch,
-    "archive": Archive,
-    "lake": LakeFeed,
-    "traffic": Traffic,
-}
 
 
 def chosen_jobs(settings: DriverSettings) -> list[type[QueryJob]]:
-    """The queries that the settings name, dispatch first because clients wait for it."""
-    jobs = _JOBS if settings.kafka is None else _kafka_jobs()
-    return [jobs[name] for name in QUERIES if name in settings.queries]
+    """The streaming queries that the settings name, dispatch first because clients wait for it."""
+    jobs: dict[QueryName, type[QueryJob]] = (
+        {"dispatch": Dispatch} if settings.kafka is None else _kafka_jobs()
+    )
+    return [jobs[name] for name in QUERIES if name in settings.queries and name in jobs]
+
+
+def chosen_parts(settings: DriverSettings) -> list[type[BulkPart]]:
+    """Who shares the reading of an embedded log."""
+    return [part for part in PARTS if settings.kafka is None and part.name in settings.queries]
 
 
 def _kafka_jobs() -> dict[QueryName, type[QueryJob]]:
@@ -36,4 +33,3 @@ def _kafka_jobs() -> dict[QueryName, type[QueryJob]]:
 def register_sources(spark: SparkSession) -> None:
     """Make the formats of `sources` known to a session."""
     spark.dataSource.register(MessageLogSource)
-    spark.dataSource.register(TrafficSource)

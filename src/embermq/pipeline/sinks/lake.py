@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
-from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -116,16 +115,13 @@ class Lake:
     def write(self, rows: DataFrame) -> int:
         """Take what `lake_rows` gives; returns the number of log positions it covered.
 
-        The rows are kept on disk meanwhile, never in memory: the end of each partition has to be known before the
-        commit that it names, and the source is read once.
+        Whoever calls keeps the rows on disk meanwhile, never in memory: the end of each partition has to be known
+        before the commit that it names.
         """
-        new = rows.where(is_new(self._done)).persist(StorageLevel.DISK_ONLY)
-        try:
-            covered = _covered(new)
-            for one in covered:
-                self._append(new, one)
-        finally:
-            new.unpersist()
+        new = rows.where(is_new(self._done))
+        covered = _covered(new)
+        for one in covered:
+            self._append(new, one)
         return sum(one.end - one.first for one in covered)
 
     def close(self) -> None:

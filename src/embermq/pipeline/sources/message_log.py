@@ -1,7 +1,7 @@
 """The message log as a Spark data source, streaming and batch: `format("embermq_log")`.
 
-Options: `path` (broker.db), `columns` (route, traffic or all), `start` (first offset of a new query), `end` (batch
-only), `probe` (streaming only: begin with the probe), `records_max`, `bytes_max`, `split_records`, `interval_ms`,
+Options: `path` (broker.db), `columns` (route or all), `start` (first offset of a new query), `end` (batch
+only), `probe` (begin with the probe; batch: nothing else), `records_max`, `bytes_max`, `split_records`, `interval_ms`,
 `idle_wait_ms`, `poll_ms`.
 """
 
@@ -115,10 +115,13 @@ class _LogReader(DataSourceReader):
     def __init__(self, options: dict[str, str], schema: StructType) -> None:
         self._ranges = LogRanges(options, schema)
         self._path = Path(options["path"])
+        self._probes = "probe" in options
         self._start = int(options.get("start", -1))
         self._end = int(options.get("end", -1))
 
     def partitions(self) -> Sequence[InputPartition]:
+        if self._probes:
+            return self._ranges.probe()
         log = LogFile(self._path)
         try:
             bounds = log.bounds()

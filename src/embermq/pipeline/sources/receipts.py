@@ -4,9 +4,10 @@ from collections.abc import Iterator
 from struct import error as LayoutError
 
 import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
 
 from embermq.formats.receipts import SAMPLE
-from embermq.pipeline.schema import RECEIPTS
+from embermq.pipeline.schema import RECEIPTS, traffic_schema
 from embermq.pipeline.sources.log_file import BrokerFile
 
 _END = "SELECT MAX(id) + 1 FROM receipt_batch"
@@ -51,8 +52,13 @@ class ReceiptFile(BrokerFile):
         rows = self.query(_END)
         return rows[0][0] or 0 if rows else 0
 
-    def rows(self, start: int, end: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """Batches [start, end) as rows of the traffic source. Ids may have holes."""
+    def table(self, start: int, end: int) -> pa.Table:
+        """Batches [start, end) as rows of `schema.traffic_schema`."""
+        schema = to_arrow_schema(traffic_schema(), timezone="UTC")
+        return pa.Table.from_batches(self._rows(start, end, schema), schema)
+
+    def _rows(self, start: int, end: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """Ids may have holes."""
         while start < end:
             found = self.query(_BODIES, (start, end, _BATCHES_PER_READ)) or []
             if found:

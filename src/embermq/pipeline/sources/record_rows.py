@@ -10,7 +10,6 @@ import pyarrow as pa
 from embermq.formats.log_record import (
     LogRecord,
     RecordError,
-    RecordHead,
     Stamp,
     decode_record,
     decode_route,
@@ -175,11 +174,10 @@ class _Rows:
 
 
 class _HeadRows(_Rows):
-    """Route and traffic columns: the payload is never copied."""
+    """Route columns: the payload is never copied."""
 
     def _clear(self) -> None:
         super()._clear()
-        self.heads: list[RecordHead | None] = []
         self.stamps: list[tuple[Stamp, ...]] = []
 
     def decode(self, frame: bytes) -> None:
@@ -188,25 +186,13 @@ class _HeadRows(_Rows):
         if head.properties:
             _check_properties(head.properties)
         stamps = _cached_stamps(head.stamps) if head.stamps else ()
-        self.heads.append(head)
         self.stamps.append(stamps)
 
     def add_empty(self) -> None:
-        self.heads.append(None)
         self.stamps.append(())
 
     def columns(self) -> dict[str, "pa.Array | list[object]"]:
-        names = self._schema.names
-        if "stamps" in names:
-            return {"stamps": stamps_array(self.stamps, self._schema.field("stamps").type)}
-        heads = self.heads
-        return {
-            "accepted_at": [head and head.accepted_ms * 1000 for head in heads],
-            "root": [head and head.topic.partition("/")[0] for head in heads],
-            "queue": [head and queue_of(head.topic) for head in heads],
-            "qos": [head and head.flags & 3 for head in heads],
-            "payload_bytes": [head and head.payload_bytes for head in heads],
-        }
+        return {"stamps": stamps_array(self.stamps, self._schema.field("stamps").type)}
 
 
 class RecordRows(_Rows):
@@ -233,6 +219,7 @@ class RecordRows(_Rows):
             "accepted_at": [m and m.accepted_ms * 1000 for m in messages],
             "topic": [m and m.topic for m in messages],
             "root": [m and m.topic.partition("/")[0] for m in messages],
+            "queue": [m and queue_of(m.topic) for m in messages],
             "qos": [m and m.qos for m in messages],
             "retain": [m and m.retain for m in messages],
             "publisher": [m and m.publisher for m in messages],

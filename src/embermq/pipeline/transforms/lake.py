@@ -7,7 +7,7 @@ from pyspark.sql.types import DateType, LongType, StringType, StructField, Struc
 from embermq.pipeline.schema import record_schema
 
 _FIRST = ("partition", "offset", "date", "root", "accepted_at")
-_NOT_STORED = ("span", "error", "body")
+_NOT_STORED = ("queue", "span", "error", "body")
 
 
 def lake_schema() -> StructType:
@@ -23,7 +23,7 @@ def lake_schema() -> StructType:
 def lake_rows(records: DataFrame) -> DataFrame:
     """What the sink of the lake takes: all of its columns but `log_id`; `span` and `error` besides."""
     return records.select(
-        *(name for name in records.columns if name != "body"),
+        *(name for name in records.columns if name not in ("queue", "body")),
         F.to_date("accepted_at").alias("date"),
         payload_json().alias("payload_json"),
     )

@@ -3,10 +3,22 @@
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from embermq.pipeline.schema import traffic_schema
 from embermq.pipeline.transforms.batch_values import is_missing, looked_up
 
 BUCKETS_PER_DOUBLING = 16
 """Latency buckets are this fine; see traffic.sql."""
+
+
+def traffic_events(records: DataFrame) -> DataFrame:
+    """Rows of `traffic_schema` of records."""
+    known = set(records.columns)
+    return records.select(
+        *(
+            F.col(field.name) if field.name in known else F.lit(None).cast(field.dataType).alias(field.name)
+            for field in traffic_schema()
+        )
+    )
 
 
 def traffic_windows(events: DataFrame, window_s: int, watermark_ms: int) -> DataFrame:

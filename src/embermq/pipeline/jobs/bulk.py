@@ -1,0 +1,298 @@
+"""archive, lake and traffic on the embedded log: one loop reads each batch once and hands it to all who are due.
+
+There is no streaming query. A look at the log's end costs microseconds, and Spark is asked when a batch is due: an idle
+pipeline does nothing. Every part has its own position, its own thread and its own failures. One that has failed, or
+takes longer than the others wait for it, reads by itself from where it is until it has caught up.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+from functools import partial
+
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame, SparkSession
+
+from embermq.pipeline.errors import LogBehindProgressError
+from embermq.pipeline.jobs.bulk_parts import BulkPart
+from embermq.pipeline.jobs.query_job import JobSetup, LastBatch
+from embermq.pipeline.keeper import HEALTHY_S, short_reason
+from embermq.pipeline.paused import paused_queries
+from embermq.pipeline.sources import message_log
+from embermq.pipeline.sources.log_file import LogBounds, LogFile
+from embermq.pipeline.status import QueryReport, QueryState
+from embermq.pipeline.turns import Turns
+
+POOL = "bulk"
+PATIENCE_S = 15.0
+"""Who takes longer for a batch is not waited for: the others begin their next one without it."""
+_LOOK_S = 1.0
+
+log = logging.getLogger(__name__)
+
+
+class SharedRows:
+    """A range of the log, kept on disk until every part that they are for has done with them."""
+
+    def __init__(self, rows: DataFrame, end: int, parts: int) -> None:
+        self.rows = rows.persist(StorageLevel.DISK_ONLY)
+        self.end = end
+        self._parts = parts
+        self._lock = threading.Lock()
+
+    def release(self) -> None:
+        """One part has done with it, or failed."""
+        with self._lock:
+            self._parts -= 1
+            is_over = not self._parts
+        if is_over:
+            self.rows.unpersist()
+
+
+class Feed:
+    """One part and how it fares. `work` runs on the feed's thread, all else on the loop's."""
+
+    def __init__(self, kind: type[BulkPart], setup: JobSetup) -> None:
+        self.name = kind.name
+        self.part: BulkPart | None = None
+        self.batch: SharedRows | None = None
+        self.has_begun = False
+        self.since_s = float("inf")
+        """When its work began; never while it has none."""
+        self._kind = kind
+        self._setup = setup
+        self._state: QueryState = "starting"
+        self._restarts = 0
+        self._failures = 0
+        self._last_error = ""
+        self._last_batch = LastBatch(0, 0, 0)
+        self._retry_s = self._begun_s = 0.0
+        self._work: Future[None] | None = None
+        self._writing = threading.Lock()
+
+    @property
+    def position(self) -> int:
+        """What comes next for it; it has begun."""
+        assert self.part is not None
+        return self.part.file.position() or 0
+
+    def is_settled(self) -> bool:
+        """Whether something has gone through it, or it has failed."""
+        return self._state != "starting"
+
+    def report(self) -> QueryReport:
+        """What status shows of it."""
+        return QueryReport(
+            name=self.name,
+            state=self._state,
+            restarts=self._restarts,
+            last_error=self._last_error,
+            last_batch_records=self._last_batch.records,
+            last_batch_ms=self._last_batch.duration_ms,
+            last_batch_at_ms=self._last_batch.at_ms,
+        )
+
+    def quiesce(self, timeout_s: float) -> None:
+        """Wait until nothing is being written, and let nothing begin."""
+        self._writing.acquire(timeout=timeout_s)
+
+    def look(self, now_s: float, is_paused: bool) -> bool:
+        """Take note of work that has ended; whether it is free for other work."""
+        if self._work is not None:
+            if not self._work.done():
+                return False
+            self._note(self._work.exception(), now_s)
+            self._work = self.batch = None
+            self.since_s = float("inf")
+        if is_paused:
+            self._state, self.has_begun = "paused", False
+        elif self._state == "paused":
+            self._state = "starting"
+        return not is_paused and now_s >= self._retry_s
+
+    def begin(
+        self, threads: ThreadPoolExecutor, spark: SparkSession, probe: Callable[[], DataFrame], first: int
+    ) -> None:
+        """Open the sink and let the probe go through; a new sink starts at `first`."""
+
+        def work() -> None:
+            if self.part is None:
+                self.part = self._kind(self._setup.settings, self._setup.places)
+            self.part.open(spark)
+            if self.part.file.position() is None:
+                self.part.begin_at(first)
+            if self.part.write(probe()):
+                raise AssertionError("the probe has no effect")
+
+        self._submit(threads, spark, work)
+
+    def take(self, threads: ThreadPoolExecutor, spark: SparkSession, batch: SharedRows | None) -> None:
+        """Give a batch its effect, and what else waits."""
+        self.batch = batch
+
+        def work() -> None:
+            part, began_s = self.part, time.monotonic()
+            assert part is not None
+            try:
+                records = part.write(batch.rows) if batch is not None else 0
+            finally:
+                if batch is not None:
+                    batch.release()
+            if part.has_more():
+                part.write_more(spark)
+            if batch is not None:
+                duration_ms = round((time.monotonic() - began_s) * 1000)
+                self._last_batch = LastBatch(records, duration_ms, time.time_ns() // 1_000_000)
+
+        self._submit(threads, spark, work)
+
+    def tidied_position(self, log_end: int | None) -> int | None:
+        """Where it reads from, after a round of tidying up; None when that has failed. `log_end` is None without a
+        log."""
+        try:
+            assert self.part is not None
+            with self._writing:
+                self.part.keep_up(time.time_ns() // 1_000_000)
+            position = self.position
+            if log_end is not None and position > log_end:
+                raise LogBehindProgressError(
+                    f"the message log ends {position - log_end} records before the position that {self.name} has "
+                    f"already written: {self._setup.places.log.name} and the sink's file are not of the same life"
+                )
+            return position
+        except Exception as error:
+            self.fail(error)
+            return None
+
+    def has_more(self) -> bool:
+        """Whether something waits for it beside the log."""
+        try:
+            return self.part is not None and self.part.has_more()
+        except Exception as error:
+            self.fail(error)
+            return False
+
+    def fail(self, error: Exception) -> None:
+        """It cannot read."""
+        self._note(error, time.monotonic())
+
+    def _submit(self, threads: ThreadPoolExecutor, spark: SparkSession, work: Callable[[], None]) -> None:
+        def guarded() -> None:
+            spark.sparkContext.setLocalProperty("spark.scheduler.pool", POOL)
+            with self._writing:
+                work()
+
+        self.since_s = time.monotonic()
+        self._work = threads.submit(guarded)
+
+    def _note(self, error: BaseException | None, now_s: float) -> None:
+        if error is None:
+            if not self.has_begun:
+                self.has_begun, self._state, self._begun_s = True, "running", now_s
+            return
+        if self.has_begun and now_s - self._begun_s > HEALTHY_S:
+            self._failures = 0
+        settings = self._setup.settings
+        pause_ms = min(settings.backoff_first_ms << min(self._failures, 20), settings.backoff_max_ms)
+        self._failures += 1
+        self._restarts += 1
+        self._retry_s = now_s + pause_ms / 1000
+        self.has_begun, self._state, self._last_error = False, "backoff", short_reason(error)
+        log.warning("query %s: %s", self.name, self._last_error, exc_info=error)
+
+
+class Bulk:
+    """The loop: a thread that looks at the log and says who reads what."""
+
+    def __init__(
+        self,
+        kinds: Sequence[type[BulkPart]],
+        setup: JobSetup,
+        spark: SparkSession,
+        stopping: threading.Event,
+        turns: Turns,
+    ) -> None:
+        self.feeds = [Feed(kind, setup) for kind in kinds]
+        self._settings = setup.settings
+        self._places = setup.places
+        self._spark = spark
+        self._stopping = stopping
+        self._turns = turns
+        self._due_s = float("-inf")
+        self._threads = ThreadPoolExecutor(len(kinds), "bulk")
+        self._thread = threading.Thread(target=self._run, name="bulk", daemon=True)
+
+    def start(self) -> None:
+        """Begin; returns at once."""
+        self._thread.start()
+
+    def join(self) -> None:
+        """Wait for the batches that are under way when `stopping` is set."""
+        self._thread.join()
+        self._threads.shutdown()
+
+    def _run(self) -> None:
+        self._turns.take(POOL, self._stopping)
+        while not self._stopping.wait(min(_LOOK_S, self._settings.idle_wait_ms / 1000)):
+            try:
+                with closing(LogFile(self._places.log)) as found:
+                    self._look(found)
+            except Exception as error:  # the log could not be read: nobody else would start the loop again
+                log.warning("the log cannot be looked at: %s", short_reason(error), exc_info=error)
+            if all(feed.is_settled() for feed in self.feeds):
+                self._turns.leave(POOL)
+
+    def _look(self, found: LogFile) -> None:
+        now_s, paused = time.monotonic(), paused_queries(self._places.data_dir)
+        free = [feed for feed in self.feeds if feed.look(now_s, feed.name in paused)]
+        bounds = found.bounds() or LogBounds(0, 0)
+        for feed in free:
+            if not feed.has_begun:
+                feed.begin(self._threads, self._spark, partial(self._read, probe="only"), bounds.first)
+        free = [feed for feed in free if feed.has_begun]
+        if any(0 <= time.monotonic() - feed.since_s < PATIENCE_S for feed in self.feeds):
+            return  # it may read with the others next
+        starts: dict[int, list[Feed]] = {}
+        for feed in free:
+            position = feed.tidied_position(None if found.end() is None else bounds.end)
+            if position is not None:
+                starts.setdefault(position, []).append(feed)
+        ahead = {*starts, *(feed.batch.end for feed in self.feeds if feed.batch is not None)}
+        for start, feeds in sorted(starts.items()):
+            self._offer(found, start, min((at for at in ahead if at > start), default=None), feeds, now_s)
+
+    def _offer(self, found: LogFile, start: int, ahead: int | None, feeds: list[Feed], now_s: float) -> None:
+        """A batch for parts at the same position, when it is due: in time, or when it is a full one, or at once up to
+        where others are already."""
+        settings = self._settings
+        log_end = found.end() or 0  # before the batch is measured, or one that is not full would look so
+        end = found.bounded_end(start, settings.max_records_per_batch, settings.max_bytes_per_batch)
+        end = end if ahead is None else min(end, ahead)
+        is_due = now_s >= self._due_s
+        if end == start:
+            for feed in feeds if is_due else ():
+                if feed.has_more():
+                    self._due_s = now_s + settings.bulk_trigger_ms / 1000
+                    feed.take(self._threads, self._spark, None)
+            return
+        if not (is_due or end < log_end or end == ahead):
+            return
+        if is_due:
+            self._due_s = now_s + settings.bulk_trigger_ms / 1000
+        try:
+            batch = SharedRows(self._read(start=str(start), end=str(end)), end, len(feeds))
+        except Exception as error:  # a worker of Spark that has not come in time
+            for feed in feeds:
+                feed.fail(error)
+            return
+        for feed in feeds:
+            feed.take(self._threads, self._spark, batch)
+
+    def _read(self, **options: str) -> DataFrame:
+        source = self._spark.read.format(message_log.FORMAT).options(
+            path=str(self._places.log), columns="all"
+        )
+        return source.options(split_records=str(self._settings.split_records), **options).load()
