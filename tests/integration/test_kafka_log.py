@@ -40,6 +40,7 @@ from embermq.adapters.kafka.log_end import continue_behind
 from embermq.adapters.kafka.log_topic import KEPT, LogTopic
 from embermq.adapters.kafka.message_log import DEFAULT_RECORD_BYTES, KafkaMessageLog
 from embermq.adapters.kafka.settings import KafkaSettings
+from embermq.delivery.direct.path import DirectPath
 from embermq.durability.completion import complete
 from embermq.formats.kafka_record import KafkaEncoder, record_bytes_max
 from embermq.formats.log_record import Origin, decode_record, encode_record, iter_frames
@@ -220,6 +221,7 @@ def test_records_whose_tick_ended_half_way_are_accepted_at_the_next_start(stores
     (known,) = stored.sessions
     assert known.receiving == ()
     state = BrokerState(MqttSettings(), Tick())
+    state.direct = state.durable = DirectPath(state)
     complete(Broker(state), stored, stores.sessions.load_retained(), stores.log)
     (found,) = state.sessions.of({5})
     assert found.receiving == {77}
