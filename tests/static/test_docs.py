@@ -166,6 +166,7 @@ def metrics_text() -> str:
             connections=0,
             sessions=0,
             sessions_loaded=0,
+            sessions_behind=0,
             quotas=Quotas(MqttSettings(), Counters()),
             subscriptions=0,
             retained=0,

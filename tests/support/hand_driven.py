@@ -343,6 +343,7 @@ class HandDrivenBroker:
             kept = complete(self.broker, stored, sessions.load_retained(), self.log)
             self.ticks = self.log_first()
             state.connect_wait_ms = int(self.session_store.connect_wait_s * 1000)
+            self.device.behind.read_log = self.log.read_later(self.posted)
             history = sessions.history
         if state.shared_logs is not None:
             state.shared_logs.begin()
@@ -402,6 +403,7 @@ class HandDrivenBroker:
             self.device.advance(self.now_ms)
         if self.device.wants_pages:
             self.device.read_pages()
+        self.device.behind.read_on()
         if not self.ticks.busy:
             self._commit()
         if self.store.busy and not self.held:

@@ -194,6 +194,9 @@ class HeldSessions(StateWriter, DeviceQueue, SessionStore):
     def waiting_bytes(self) -> int:
         return sum(size for _, size in self.waiting)
 
+    def is_away(self, _client_id: str) -> bool:
+        return self.held
+
     @property
     def failing(self) -> str:
         return "held by a test" if self.held else ""

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import msgspec
 from tests.support.queue_rows import QueueRows
 from tests.support.stand_in_shared import StandInShared
 
+from embermq.delivery.device.behind import STEP_RECORDS, Found, ReadLog
 from embermq.model.application_positions import ReaderPosition
 from embermq.model.parked_message import ParkedChange, ParkedMessage, ParkedStage, ParkedState
 from embermq.model.queue_rows import StoredQueue
@@ -344,6 +346,18 @@ class StandInLog(MessageLog):
 
     def __init__(self, store: StandInStore) -> None:
         self._store = store
+        self.reads_later = 0
+        """How often the log was read on by a broker that runs."""
+
+    def read_later(self, posted: list[Callable[[], None]]) -> ReadLog:
+        """What another thread does for the broker."""
+
+        def read(position: int, then: Found) -> None:
+            self.reads_later += 1
+            found = self.read(position, records_max=STEP_RECORDS, bytes_max=2**20)
+            posted.append(partial(then, found))
+
+        return read
 
     def read(self, from_offset: int, *, records_max: int, bytes_max: int) -> list[LogBatch]:
         bases = [base for base, _, _ in self._store.batches]

@@ -13,6 +13,7 @@ from embermq.app.clock_file import ClockFile
 from embermq.app.config import Settings
 from embermq.app.emptied_redis import EmptiedRedis, Memory
 from embermq.app.kafka_log import KafkaLogSide
+from embermq.app.log_reads import LogReads
 from embermq.app.log_side import Post
 from embermq.app.opened import (
     OpenedBroker,
@@ -100,13 +101,8 @@ class _Stores(Struct, frozen=True):
 
 def _read(data_dir: Path, settings: Settings, rules: RuleSet | None, stores: _Stores) -> OpenedBroker:
     """Read them into a broker. Raises RecordError, StoreError."""
-    redis, log_side, known, tick, post = (
-        stores.redis,
-        stores.log_side,
-        stores.known,
-        stores.tick,
-        stores.post,
-    )
+    redis, log_side, known = stores.redis, stores.log_side, stores.known
+    tick, post = stores.tick, stores.post
     state = make_state(settings, rules, tick)
     parking = make_parking(state, settings, redis.parked)
     readers = log_side.feed_applications(state, redis.readers, parking)
@@ -139,6 +135,9 @@ def _read(data_dir: Path, settings: Settings, rules: RuleSet | None, stores: _St
         receipts=log_side.receipt_log,
     )
     log_side.ticks = ticks
+    reads = LogReads(log_side, post)
+    delivery.device.behind.read_log = reads.read
+    close = partial(call_all, [queues.close, reads.close])
     redis.before_close = ticks.finish
     redis.begin()
     redis.queues.log = log_side.records
@@ -155,7 +154,8 @@ def _read(data_dir: Path, settings: Settings, rules: RuleSet | None, stores: _St
         redis,
         retention,
         partial(
-            call_all, [queues.close, close_retention, redis.queues.close, log_side.close, stores.clock.note]
+            call_all,
+            [close, close_retention, redis.queues.close, log_side.close, stores.clock.note],
         ),
         redelivered,
         redis.queues,

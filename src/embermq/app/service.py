@@ -147,6 +147,7 @@ class BrokerService:
                 connections=self._server.connections,
                 sessions=len(state.sessions),
                 sessions_loaded=len(state.sessions.loaded),
+                sessions_behind=len(self._embedded.delivery.device.behind),
                 quotas=state.quotas,
                 subscriptions=len(state.router),
                 retained=len(state.retained),

@@ -10,7 +10,7 @@ from embermq.delivery.application.readers import ApplicationDelivery
 from embermq.delivery.device.path import DevicePath
 from embermq.delivery.receipts import Receipts
 from embermq.model.message import Message
-from embermq.routing.router import Receiver
+from embermq.routing.router import MatchedGroup, Receiver
 from embermq.sessions.delivery_path import DeliveryPath
 from embermq.sessions.session import Delivery, Session
 from embermq.sessions.state import BrokerState
@@ -31,6 +31,9 @@ class DurablePath(DeliveryPath):
 
     def deliver_stamped(self, receiver: Receiver, accepted: Accepted) -> None:
         self.applications.deliver(receiver, accepted)
+
+    def holds_back(self, group: MatchedGroup, accepted: Accepted) -> bool:
+        return self.device.holds_back(group, accepted)
 
     def delivered(self, log_end: int) -> None:
         self.applications.delivered(log_end)

@@ -7,6 +7,10 @@ moves when its tick and all before are stored, and `settle_ms` later, because a 
 moment ago. What it loses when it dies together with the broker is read from the log again.
 
 Records that the log has taken cannot be taken back: others read them. So only before that is an error an answer.
+
+Past `waiting_bytes_max` nothing is asked of the store that can be read in the log later: dispatch leaves deliveries
+there (`delivery.device.behind`), and of retained messages only the newest of each topic waits here, which is a record
+in memory anyway. The floor stays below both.
 """
 
 from collections import deque
@@ -14,8 +18,10 @@ from collections.abc import Callable
 from functools import partial
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from embermq.durability.settings import SessionStoreSettings
+from embermq.model.session_writes import RetainedWrite
 from embermq.model.tick_writes import TickWrites
 from embermq.ports.errors import StoreError
 from embermq.ports.log_appender import LogAppender
@@ -35,6 +41,9 @@ UNKNOWN_MS_MAX = 1_000
 is used twice."""
 
 
+NEVER = (1 << 63) - 1
+
+
 class _Answerable(Struct):
     """A tick between `submit` and its answer."""
 
@@ -50,6 +59,8 @@ class _Unstored(Struct):
     floor: int = -1
     calls: list[Stored] = field(default_factory=list)
     """Of those who wait for everybody."""
+    frees_retained: bool = False
+    """Whether it has retained messages that had waited."""
 
 
 class LogFirstStore(TickStore):
@@ -72,6 +83,7 @@ class LogFirstStore(TickStore):
         self._state = state
         self._tick = state.tick
         self._limit_bytes = settings.waiting_bytes_max
+        state.is_store_away = self._is_away
         self._post = post
         self._log_end = self._noted_end = log_end
         self._noted_ms = self._tick.now_ms
@@ -87,6 +99,13 @@ class LogFirstStore(TickStore):
         self._floor = 0
         self._passed = 0
         self._when_quiet: deque[Callable[[], None]] = deque()
+        self._retained: dict[str, tuple[int, bytes]] = {}
+        """Topic -> position and record of retained messages that wait until less does."""
+        self._retained_from = NEVER
+        """The first record that any of them has: the floor waits for it."""
+        self._freeing: deque[int] = deque()
+        """The same of those that are being stored, by the tick with which they are."""
+        self._floor_wanted = 0
 
     @property
     def busy(self) -> bool:
@@ -120,8 +139,10 @@ class LogFirstStore(TickStore):
     def failing(self) -> str:
         """Why the tick under way waits for the log, "" when it does not, or not for long."""
         tick = self._under_way
-        if tick is None or tick.appends_since_ms < 0:
+        if tick is None:
             return ""
+        if tick.appends_since_ms < 0:
+            return self._writer.failing if tick.writes.records else ""
         return self._log.failing if self._tick.now_ms - tick.appends_since_ms >= PATIENCE_MS else ""
 
     def when_stored(self, generation: int, call: Stored) -> None:
@@ -174,8 +195,14 @@ class LogFirstStore(TickStore):
     def _write(self, writes: TickWrites, base: int) -> None:
         if self._receipts is not None and writes.receipts:
             self._receipts.take(writes.receipts)
+        frees_retained = False
+        if self._state.session_store_full or self._retained:
+            writes = self._without_retained(writes, base)
+            frees_retained = not self._state.session_store_full and bool(self._retained)
+            if frees_retained:
+                writes = self._with_retained(writes, base)
         if not writes.is_state_empty():
-            unstored = _Unstored(writes.dispatcher_floor)
+            unstored = _Unstored(writes.dispatcher_floor, frees_retained=frees_retained)
             self._unstored.append(unstored)
             self._writer.submit(writes, base, self._log_end, self._stored)
             self._look_at_limit()
@@ -188,6 +215,9 @@ class LogFirstStore(TickStore):
     def _stored(self) -> None:
         """The first tick, and all before, is stored."""
         first = self._unstored.popleft()
+        if first.frees_retained:
+            self._freeing.popleft()
+            self._let_go(self._floor_wanted)
         self._let_go(first.floor)
         for call in first.calls:
             call()
@@ -195,9 +225,33 @@ class LogFirstStore(TickStore):
         if self._when_quiet:
             self._post(self._look_at_quiet)  # behind those who are told now
 
+    def _without_retained(self, writes: TickWrites, base: int) -> TickWrites:
+        """The same, but that of each topic the newest is kept here."""
+        held, session = self._retained, writes.session
+        for write in session.retained:
+            offset = base + write.record_index
+            self._retained_from = min(self._retained_from, offset)
+            held[write.topic] = (offset, write.record)
+        expired: list[tuple[str, int]] = []
+        for topic, offset in session.retained_expired:
+            if topic not in held:
+                expired.append((topic, offset))
+            elif held[topic][0] == offset:
+                held[topic] = (offset, b"")
+        return replace(writes, session=replace(session, retained=[], retained_expired=expired))
+
+    def _with_retained(self, writes: TickWrites, base: int) -> TickWrites:
+        """The same, with all that was kept here."""
+        kept = [RetainedWrite(topic, at - base, record) for topic, (at, record) in self._retained.items()]
+        self._retained.clear()
+        self._freeing.append(self._retained_from)
+        self._retained_from = NEVER
+        return replace(writes, session=replace(writes.session, retained=kept))
+
     def _let_go(self, floor: int) -> None:
         if floor >= 0:
-            self._settling.append((0, floor))
+            self._floor_wanted = max(self._floor_wanted, floor)
+            self._settling.append((0, min(floor, self._retained_from, *self._freeing)))
             if not self._settle_ms:
                 self._ripen()
 
@@ -217,6 +271,10 @@ class LogFirstStore(TickStore):
         if floor > self._passed:
             self._passed = floor
             self._log.passed(floor)
+
+    def _is_away(self, client_id: str) -> bool:
+        """One server of several may be away; what waits for it may be all that there is room for."""
+        return self._writer.waiting_bytes > 2 * self._limit_bytes or self._writer.is_away(client_id)
 
     def _look_at_limit(self) -> None:
         state, waiting_bytes = self._state, self._writer.waiting_bytes
@@ -251,6 +309,8 @@ class LogFirstStore(TickStore):
         self._ripen()
         self._look_at_end()
         self._look_at_limit()
+        if self._retained and not self._state.session_store_full:
+            self._write(TickWrites(), self._log_end)
 
     def hurry(self) -> None:
         self._settle_ms = 0

@@ -1,8 +1,12 @@
-"""After a start: dispatch again what the log holds from the dispatcher's floor on, for each session from where its data
-ends: a store of several servers may have lost the newest part of one [repositories 4]."""
+"""Dispatch again what the log holds, to those who are owed it.
+
+After a start that is everything from the dispatcher's floor on, for each session from where its data ends: a store of
+several servers may have lost the newest part of one [repositories 4]. While it runs, see `delivery.device.behind`.
+"""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -12,7 +16,7 @@ from embermq.model.message import Message
 from embermq.model.session_writes import QUEUE_SEQ_STEP
 from embermq.ports.device_queue import DeviceQueueHistory
 from embermq.ports.message_log import MessageLog
-from embermq.routing.router import Receiver
+from embermq.routing.router import MatchedGroup, Receiver
 from embermq.routing.shared_choice import choose_member
 from embermq.sessions.session import Session
 from embermq.sessions.state import BrokerState
@@ -26,7 +30,46 @@ READ_RECORDS = 1_000
 READ_BYTES = 4 * 1024 * 1024
 
 
-class Recovery:
+class Redispatch(ABC):
+    """Hands records of the log on once more, to kept sessions that are owed them."""
+
+    def __init__(self, state: BrokerState) -> None:
+        self._state = state
+
+    def dispatch(self, offset: int, message: Message, frame: bytes) -> int:
+        """Returns how many deliveries are stored for it."""
+        if not message.qos or message.is_expired(self._state.tick.now_ms):
+            return 0
+        match = self._state.router.match_for(message.topic, message.publisher, offset)
+        receivers = [one for one in match.durable if one.qos and self._is_owed(one, offset)]
+        for group in match.groups:
+            if group.stamped:
+                continue
+            members = [receiver for receiver in group.receivers if receiver.session.persistent]
+            if members and self._is_owed_to_group(group, members, offset):
+                chosen = choose_member(members, group.turn.next)
+                group.turn.next += 1
+                if chosen is not None:
+                    receivers.append(chosen)
+        accepted = Accepted(message, frame, match, None, 0, offset)
+        for receiver in receivers:
+            self._store(receiver, accepted)
+        return len(receivers)
+
+    @abstractmethod
+    def _is_owed(self, receiver: Receiver, offset: int) -> bool:
+        """Whether the session behind a plain subscription has not got it."""
+
+    @abstractmethod
+    def _is_owed_to_group(self, group: MatchedGroup, members: list[Receiver], offset: int) -> bool:
+        """Whether none of the kept members of a shared subscription has."""
+
+    @abstractmethod
+    def _store(self, receiver: Receiver, accepted: Accepted) -> None:
+        """Make a stored delivery of it."""
+
+
+class Recovery(Redispatch):
     """Repairs a crash between commit and delivery, and session data that has lost its newest part. Saving is idempotent
     by offset: what a session has had stored, settled ones included, is not stored again, as far as its data goes."""
 
@@ -37,7 +80,7 @@ class Recovery:
         log: MessageLog,
         queue: DeviceQueueHistory,
     ) -> None:
-        self._state = state
+        super().__init__(state)
         self._device = device
         self._log = log
         self._queue = queue
@@ -53,12 +96,11 @@ class Recovery:
         self._start = start = min([floor, *floors.values()])
         counters = self._state.counters
         for offset, message, frame in self._records(start):
-            if message.qos and not message.is_expired(self._state.tick.now_ms):
-                count = self._dispatch(offset, message, frame)
-                if offset < floor:
-                    counters.deliveries_repaired += count
-                else:
-                    counters.redelivered_after_start += count
+            count = self.dispatch(offset, message, frame)
+            if offset < floor:
+                counters.deliveries_repaired += count
+            else:
+                counters.redelivered_after_start += count
         if self._state.log_end > floor:
             writes = self._state.tick.writes
             writes.dispatcher_floor = self._state.log_end
@@ -85,24 +127,9 @@ class Recovery:
                         yield index, record.message, frame
             offset = batches[-1].base_offset + batches[-1].record_count
 
-    def _dispatch(self, offset: int, message: Message, frame: bytes) -> int:
-        match = self._state.router.match_for(message.topic, message.publisher, offset)
-        receivers = [receiver for receiver in match.durable if self._is_owed(receiver, offset)]
-        for group in match.groups:
-            if group.stamped:
-                continue
-            members = [receiver for receiver in group.receivers if receiver.session.persistent]
-            if members and self._is_owed_to_group(members, offset):
-                chosen = choose_member(members, group.turn.next)
-                group.turn.next += 1
-                if chosen is not None:
-                    receivers.append(chosen)
-        accepted = Accepted(message, frame, match, None, 0, offset)
-        for receiver in receivers:
-            self._device.store_late(
-                receiver.session, receiver, accepted, self._place(receiver.session, offset)
-            )
-        return len(receivers)
+    def _store(self, receiver: Receiver, accepted: Accepted) -> None:
+        session = receiver.session
+        self._device.store_late(session, receiver, accepted, self._place(session, accepted.offset))
 
     def _place(self, session: Session, offset: int) -> int:
         """A sequence number before every queued delivery of a later record; 0 when there is none."""
@@ -118,11 +145,11 @@ class Recovery:
 
     def _is_owed(self, receiver: Receiver, offset: int) -> bool:
         """The copy of a shared subscription and the one of the plain filters are two."""
-        if not receiver.qos or offset < self._floor_of(receiver):
+        if offset < self._floor_of(receiver):
             return False
         return offset not in self._known_offsets(receiver.session, receiver.shared)
 
-    def _is_owed_to_group(self, members: list[Receiver], offset: int) -> bool:
+    def _is_owed_to_group(self, _group: MatchedGroup, members: list[Receiver], offset: int) -> bool:
         """When nobody has it. Below the floor one member was chosen, and nobody knows any more which one: it is owed
         when some member may have lost it."""
         if all(offset < self._floor_of(receiver) for receiver in members):

@@ -148,6 +148,9 @@ class TickLoop:
             self._state.log_late = True
         if self._store.owes:
             self.wake()
+        if self._device.behind:
+            self.wake()
+            self._device.behind.read_on()
         if len(self._applications):
             self.wake()
             self._applications.poll()

@@ -18,7 +18,8 @@ dropped; MQTT 3 loses the connection where MQTT 5 gets a PUBACK or PUBREC with t
      rights of their own)
      queues: what leaves no record           all             settled, configured or put into its queue of responses now
      topics: QoS 0, not retained             all             delivered now
-     log and session store keep up           PUBLISH         0x97 (log at a stand: DISCONNECT 0x97)
+     log keeps up; session store, for what   PUBLISH         0x97 (log at a stand: DISCONNECT 0x97)
+     goes into a queue
      room to retain                          PUBLISH, will   0x97; a will goes out without being retained
      size of the record                      all             0x97
      queues: properties, right to make it,   all             0x83, 0x87, 0x97, or acknowledged and not enqueued
@@ -427,7 +428,7 @@ class Publishing:
                 else:
                     direct.deliver(receiver.session, receiver, accepted)
             for group in match.groups:
-                if not group.stamped:
+                if not (group.stamped or durable.holds_back(group, accepted)):
                     self._deliver_to_group(group.receivers, group.turn.next, accepted)
                     group.turn.next += 1
         return offset

@@ -195,13 +195,13 @@ class Refusing:
 
     def is_pinned(self, link: Link, packet: Publish, match: Match) -> bool:
         """Readers that are too far behind hold the log, or the session store or the log itself is: nothing more is
-        taken, for them or at all."""
+        taken, for them, for queues, or at all."""
         state = self._state
         if state.log_full:  # an answer in its place would have to wait as well
             self._counters.refused_log_full += 1
             link.disconnect(ReasonCode.QUOTA_EXCEEDED, LOG_FULL)
             return True
-        if state.session_store_full:
+        if state.session_store_full and match.queue is not None:  # all else can wait in the log
             self._counters.refused_session_store += 1
             self.refuse(link, packet.qos, packet.packet_id, BEHIND)
             return True

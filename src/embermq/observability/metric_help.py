@@ -49,7 +49,7 @@ HELP: dict[str, str] = {
     "publishes_refused": "publishes answered with 0x97 or 0x83, or by closing the connection",
     "refused_publish_rate": "messages of MQTT 5 clients over a publish rate",
     "refused_retained": "retained messages over mqtt.retained_bytes_max",
-    "refused_session_store": "messages refused with 0x97 because too much waited for the session store",
+    "refused_session_store": "messages for queues refused with 0x97 because too much waited for the session store",
     "refused_log_full": "connections ended with 0x97 because the message log did not answer and its buffer was full",
     "publishes_denied": "publishes and wills that the rules did not allow",
     "subscriptions_denied": "filters in SUBSCRIBE that the rules did not allow",
@@ -59,6 +59,7 @@ HELP: dict[str, str] = {
     "retained_expired": "retained messages that expired",
     # Sessions and subscriptions.
     "sessions": "sessions, kept ones of absent clients included",
+    "sessions_behind": "kept sessions and shared subscriptions whose messages wait in the log for the session store",
     "sessions_loaded": "sessions that are in memory whole",
     "sessions_kept": "kept sessions",
     "sessions_kept_limit": "limit of kept sessions",

@@ -35,6 +35,7 @@ class MetricsSnapshot(Struct, frozen=True, kw_only=True):
     connections: int
     sessions: int
     sessions_loaded: int
+    sessions_behind: int
     quotas: Quotas
     subscriptions: int
     retained: int
@@ -80,6 +81,7 @@ class Metrics(Collector):
         gauges = {
             "connections": snapshot.connections,
             "sessions": snapshot.sessions,
+            "sessions_behind": snapshot.sessions_behind,
             "sessions_loaded": snapshot.sessions_loaded,
             "sessions_kept": snapshot.quotas.kept,
             "sessions_kept_limit": snapshot.quotas.sessions_max,

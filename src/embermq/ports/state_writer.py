@@ -64,6 +64,10 @@ class StateWriter(ABC):
     def waiting_bytes(self) -> int:
         """Bytes of what waits for the store."""
 
+    @abstractmethod
+    def is_away(self, client_id: str) -> bool:
+        """Whether the server that has the data of this client is known not to answer."""
+
     @property
     @abstractmethod
     def failing(self) -> str:

@@ -95,10 +95,12 @@ class Receiver(Struct):
 
 
 class GroupTurn(Struct):
-    """Whose turn it is in a shared subscription, over all topics; `members` counts its subscriptions."""
+    """Whose turn it is in a shared subscription, over all topics; `members` counts its subscriptions. `behind_from` is
+    the first record that waits in the log for it, -1 when none does."""
 
     next: int = 0
     members: int = 0
+    behind_from: int = -1
 
 
 class MatchedGroup(Struct):

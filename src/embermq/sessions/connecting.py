@@ -155,7 +155,7 @@ class Connecting:
                 self.refuse(link, ReasonCode.QUOTA_EXCEEDED, text)
                 return
         must_wait = expiry_s > 0 or packet.will is not None or (old is not None and old.persistent)
-        if must_wait and self._cannot_be_stored(old, packet, goes_on):
+        if must_wait and self._cannot_be_stored(client_id, old, packet, goes_on):
             self.refuse(link, *self._not_stored())
             return
         self._keep_alive.watch(link, packet)
@@ -210,9 +210,9 @@ class Connecting:
         self.refuse(link, code, elsewhere=elsewhere.server, why=f"{words(code)}: {elsewhere.server}")
         return True
 
-    def _cannot_be_stored(self, old: Session | None, packet: Connect, goes_on: bool) -> bool:
+    def _cannot_be_stored(self, client_id: str, old: Session | None, packet: Connect, goes_on: bool) -> bool:
         state = self._state
-        if state.session_store_full or state.log_late:
+        if state.must_wait(client_id) or state.log_late:
             return True
         return state.store_failure is not None and not self._may_drain(old, packet, goes_on)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from embermq.model.message import Message
-    from embermq.routing.router import Receiver
+    from embermq.routing.router import MatchedGroup, Receiver
     from embermq.sessions.session import Delivery, Session
     from embermq.sessions.tick import Accepted
 
@@ -23,6 +23,10 @@ class DeliveryPath(ABC):
     def deliver_stamped(self, receiver: Receiver, accepted: Accepted) -> None:
         """A message that its record is stamped with the session for; it comes by the pipeline, too."""
         return
+
+    def holds_back(self, _group: MatchedGroup, _accepted: Accepted) -> bool:
+        """Whether a message for a shared subscription stays in the log for now, and is read from there later."""
+        return False
 
     def delivered(self, log_end: int) -> None:
         """Every record below it has been handed on."""

@@ -83,6 +83,10 @@ class SessionTable:
             return self.load(self._absent[client_id])
         return session
 
+    def get_loaded(self, client_id: str) -> Session | None:
+        """The same, where it is loaded."""
+        return self._loaded.get(client_id)
+
     @property
     def loaded(self) -> Collection[Session]:
         """Those that are. All others are of absent DEVICE clients to whom nothing is owed."""

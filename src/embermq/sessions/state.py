@@ -80,7 +80,9 @@ class BrokerState:
         self.refused_generations: frozenset[int] = frozenset()
         """APPLICATION sessions for which nothing more is taken."""
         self.session_store_full = False
-        """Too much waits for a session store of its own: no QoS 1 or 2 publish is taken."""
+        """Too much waits for a session store of its own: what can wait in the log is left there."""
+        self.is_store_away: Callable[[str], bool] = _never
+        """Whether that store does not answer for a client, by its id, or is far too full for anybody."""
         self.record_bytes_sure = NO_LIMIT
         """The log takes every record of so many bytes; of a larger one `record_objection` tells."""
         self.record_objection: Callable[[bytes], str] = _takes_all
@@ -107,6 +109,10 @@ class BrokerState:
     def terms_of(self, link: Link) -> Terms:
         """What the client of a connection may do at all."""
         return link.terms or self._terms
+
+    def must_wait(self, client_id: str) -> bool:
+        """Whether the session store may be asked for nothing more for this client now."""
+        return self.session_store_full and self.is_store_away(client_id)
 
     @property
     def drains(self) -> bool:
@@ -162,6 +168,10 @@ class BrokerState:
     def set_generations(self, reserved: int) -> None:
         """Start after what may have been used."""
         self.generation_next = self._generations_reserved = reserved
+
+
+def _never(_client_id: str) -> bool:
+    return False
 
 
 def _takes_all(_record: bytes) -> str:

@@ -193,7 +193,7 @@ class Subscribing:
         for a session store for which too much waits."""
         if topic_filter in session.subscriptions or topic_filter in session.queue_filters:
             return ""
-        failed = self._state.session_store_full or self._state.store_failure is not None
+        failed = self._state.must_wait(session.client_id) or self._state.store_failure is not None
         if failed and session.persistent:
             self._state.counters.refused_subscriptions += 1
             return STORE_FULL

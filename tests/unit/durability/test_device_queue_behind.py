@@ -28,39 +28,7 @@ MIB = 1024 * 1024
 # Limits
 
 
-@pytest.mark.parametrize("version", [ProtocolVersion.V5, ProtocolVersion.V311])
-def test_past_the_limit_of_what_waits_publishes_are_refused(
-    hand: HandDrivenBroker, sessions: HeldSessions, version: ProtocolVersion
-) -> None:
-    subscriber(hand).drops()
-    publisher = hand.connects("p", version=version)
-    hand.settle()
-    sessions.held = True
-    payload = bytes(300_000)
-    for number in range(1, 5):
-        publisher.publishes("t", payload, first_id=number)
-        hand.settle()
-    assert [packet.reason_code for packet in publisher.all(Puback)] == [0] * 4
-    publisher.publishes("t", b"fifth", first_id=5)
-    publisher.publishes("u", b"nobody's", qos=0)
-    hand.settle()
-    if version is ProtocolVersion.V5:
-        assert publisher.last(Puback).reason_code == 0x97
-    else:
-        assert publisher.ended
-        publisher = hand.connects("p", version=version)
-    assert hand.state.counters.refused_session_store == 1
-    sessions.held = False
-    hand.settle()
-    publisher.publishes("t", b"sixth", first_id=6)
-    hand.settle()
-    assert publisher.last(Puback).reason_code in (0, 0x10)
-    back = hand.keeps("s")
-    hand.settle()
-    assert back.payloads == [payload] * 4 + [b"sixth"]
-
-
-def test_past_that_limit_nothing_is_promised_to_sessions(
+def test_past_the_limit_of_what_waits_nothing_is_promised_to_sessions(
     hand: HandDrivenBroker, sessions: HeldSessions
 ) -> None:
     there = subscriber(hand)

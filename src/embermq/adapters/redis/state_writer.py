@@ -30,7 +30,14 @@ from embermq.adapters.redis.script import read_script
 from embermq.adapters.redis.session_writer import RedisSessionWriter
 from embermq.adapters.redis.unanswered import Unanswered
 from embermq.adapters.redis.wire import ignore
-from embermq.formats.redis_layout import LOG_KEY, SCHEMA_KEY, encode_retained, encode_schema, retained_key
+from embermq.formats.redis_layout import (
+    LOG_KEY,
+    SCHEMA_KEY,
+    client_keys,
+    encode_retained,
+    encode_schema,
+    retained_key,
+)
 from embermq.model.session import RetainedRow
 from embermq.model.tick_writes import TickWrites
 from embermq.ports.state_writer import StateWriter
@@ -160,6 +167,9 @@ class RedisStateWriter(StateWriter):
     @property
     def waiting_bytes(self) -> int:
         return self._link.waiting_bytes + self._queues.held_bytes
+
+    def is_away(self, client_id: str) -> bool:
+        return self._link.is_away(client_keys(client_id).session)
 
     @property
     def waiting_ticks(self) -> int:

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
+from embermq.delivery.device.behind import Behind
 from embermq.delivery.device.draining import Draining, unstored_writes
 from embermq.delivery.device.limit import QueueLimit
 from embermq.delivery.device.linger import Linger
@@ -26,7 +27,7 @@ from embermq.delivery.sending import (
 from embermq.model.message import Message
 from embermq.model.session_writes import QueueMark, QueueRow, QueueState
 from embermq.ports.device_queue import DeviceQueue
-from embermq.routing.router import Receiver
+from embermq.routing.router import MatchedGroup, Receiver
 from embermq.sessions.delivery_path import DeliveryPath
 from embermq.sessions.forwarded_frames import accepted_frame
 from embermq.sessions.link import Link
@@ -47,6 +48,7 @@ class DevicePath(DeliveryPath):
         self.requests = Requests(queue, state.tick)
         self._limit = QueueLimit(state, self.requests, settings)
         self._draining = Draining(state, self.requests)
+        self.behind = Behind(state, self)
         self._settings = settings
         self.linger = Linger(settings.linger_ms)
         self._wanting_page: list[Session] = []
@@ -76,7 +78,10 @@ class DevicePath(DeliveryPath):
             delivery.shared = True
         link = session.link
         if link is None or session.backlog or qos == 2 or link.closing:
-            self._store(session, delivery)
+            if not self.behind.takes(session, delivery):
+                self._store(session, delivery)
+            elif link is not None and not session.backlog:
+                self._queue_behind(session)
             return
         if session.waiting or session.resend or link.paused or len(session.window) >= session.window_max:
             # As `said_bytes`, without the call where there is nothing more to count.
@@ -99,6 +104,32 @@ class DevicePath(DeliveryPath):
             self._state.direct.deliver_retained(session, receiver, message, record)
             return
         self._store(session, Delivery(message, record, -1, qos, True, receiver.identifiers))
+
+    def holds_back(self, group: MatchedGroup, accepted: Accepted) -> bool:
+        return self.behind.takes_group(group, accepted)
+
+    def deliver_late(self, receiver: Receiver, accepted: Accepted) -> None:
+        """A record that is read from the log because the session or the shared subscription was behind."""
+        message = accepted.message
+        retain = message.retain and receiver.retain_as_published
+        qos = min(receiver.qos, message.qos)
+        delivery = Delivery(message, accepted.record, accepted.offset, qos, retain, receiver.identifiers)
+        delivery.shared = receiver.shared
+        self._store(receiver.session, delivery)
+
+    def _queue_behind(self, session: Session) -> None:
+        """Everything new stays in the log: what is in memory only is written, for it comes before that."""
+        self._spill(session)
+        session.backlog = True
+
+    def caught_up(self, session: Session) -> None:
+        """What comes now is dispatched to it again."""
+        if session.link is not None and session.backlog and not session.paging:
+            self._want_page(session)
+
+    def nobody_is_behind(self) -> None:
+        """Any more: nothing holds the floor here."""
+        self.linger.close_tick(self._state.log_end, self._state.tick.now_ms)
 
     def store_late(self, session: Session, receiver: Receiver, accepted: Accepted, seq: int) -> None:
         """A row that a crash kept from being written; `seq` puts it before what came after it, 0 at the end."""
@@ -215,6 +246,10 @@ class DevicePath(DeliveryPath):
                 self._add_row(session, delivery, QueueState.SENT)
             else:
                 self._spill(session)
+            if session.link is not None and self.behind.begins(session):
+                self._queue_behind(session)
+        if end_offset >= 0 and self.behind:
+            end_offset = min(end_offset, self.behind.floor)
         if end_offset > self._floor:  # the same again would be a commit that leads to the next one
             self._floor = self._floor_due = end_offset
         if self._floor_due >= 0 and now_ms - self._floor_written_ms >= FLOOR_WRITE_MS:
@@ -272,7 +307,7 @@ class DevicePath(DeliveryPath):
             rows = self._draining.unstored_rows(session)
         if not rows:
             if next_seq == session.queue_seq_next:
-                session.backlog = False
+                session.backlog = self.behind.holds(session)
             elif not session.uncommitted:
                 self._want_page(session)
             return
@@ -478,7 +513,7 @@ class DevicePath(DeliveryPath):
         session.window.clear()
         session.paging = False
         session.queue_read_seq = session.queue_dropped_seq
-        session.backlog = session.queued > len(owed)
+        session.backlog = session.queued > len(owed) or self.behind.holds(session)
         if not self._state.drains:
             self._limit.enforce(session)
         if not session.queued:
@@ -535,6 +570,7 @@ class DevicePath(DeliveryPath):
         session.paging = session.backlog = False
         self._limit.forget(session)
         self._draining.forget(session)
+        self.behind.forget(session)
 
     def writable(self, session: Session) -> None:
         self.refill(session)
