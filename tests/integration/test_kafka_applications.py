@@ -15,6 +15,7 @@ from tests.support.redis_server import RedisServer
 from tests.support.servers import on_servers
 from tests.support.waiting import wait_for
 
+from embermq.delivery.application.unmarked import UNMARKED_MAX
 from embermq.mqtt.wire.packets import Publish, Subscription
 from embermq.mqtt.wire.properties import Properties
 
@@ -137,7 +138,7 @@ def test_a_killed_broker_resends_with_the_same_ids_skips_repeats_and_takes_latec
         assert sorted(int(message.payload) for message in behind) == [3, 13, 23, 33, 40]
         assert not any(message.dup for message in behind)
         first = behind[0].packet_id
-        assert first == max(ids.values()) + 1
+        assert first == max(ids.values()) + UNMARKED_MAX + 1
 
     run(scenario())
 

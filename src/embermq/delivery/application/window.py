@@ -103,7 +103,7 @@ class SlidingWindow(LaneOwner):
             return 0
         if self._parking.waits(session):
             self._parking.feed(session, link)
-            if self._parking.is_storing(session):
+            if self._parking.is_storing(session) and not self._state.drains:
                 return 0
         room = min(session.window_max - len(session.window), self._pack_max, self._unmarked.room(session))
         if room <= 0:
