@@ -200,3 +200,37 @@ def test_a_master_that_was_emptied_is_refused_unless_its_loss_is_accepted(server
         notes.check_whole(accept_loss=False)
     notes.check_whole(accept_loss=True)
     notes.check_whole(accept_loss=False)
+
+
+def test_who_comes_for_a_session_hears_of_it_after_its_loss_is_known(servers: ServersStores) -> None:
+    servers.notes.begin(0)
+    servers.write(sessions=[ANN])
+    told: list[str] = []
+    servers.writer_of_state.watch(lambda is_lost: told.append(f"lost {is_lost('s:ol:{ann}')}"))
+    servers.raw.command("x", "FLUSHALL")
+    servers.submit(tick_writes(sessions=[ANN]))
+    servers.store.when_stored(ANN.generation, lambda: told.append("stored"))
+    servers.settle()
+    assert told == ["lost True", "stored"]
+
+
+def test_a_deleted_session_is_no_emptied_redis(servers: ServersStores) -> None:
+    servers.notes.begin(0)
+    servers.write(sessions=[ANN])
+    servers.writer_of_state.watch(lambda _: pytest.fail("nothing else is gone"))
+    servers.raw.command("s:ol:{ann}", "DEL", "s:ol:{ann}")
+    servers.write(sessions=[ANN])
+    assert "'ann'" in servers.writer_of_state.estranged
+
+
+def test_a_tick_begins_when_memory_has_been_read(servers: ServersStores) -> None:
+    servers.link.away = True
+    servers.submit(tick_writes(sessions=[ANN]))
+    told: list[str] = []
+    servers.servers.when_quiet(lambda: told.append("quiet"))
+    servers.settle()
+    assert servers.store.busy and not told, "something is on its way"
+    servers.link.return_()
+    servers.store.when_stored(ANN.generation, lambda: told.append("stored"))
+    servers.settle()
+    assert told == ["stored", "quiet"] and not servers.store.busy

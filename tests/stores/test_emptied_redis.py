@@ -11,6 +11,8 @@ import pytest
 from tests.integration.conftest import quiet
 from tests.support.broker_process import BrokerProcess
 from tests.support.dialogue import DAY_S, arrived, client, gone, kept, make, present, talk
+from tests.support.kafka_dispatcher import KafkaDispatcher
+from tests.support.kafka_server import KafkaServer
 from tests.support.metrics import metric
 from tests.support.redis_cluster import RedisCluster
 from tests.support.redis_server import RedisServer
@@ -18,7 +20,7 @@ from tests.support.servers import on_servers
 from tests.support.waiting import wait_until
 
 from embermq.formats.redis_layout import client_keys
-from embermq.mqtt.wire.packets import Subscription
+from embermq.mqtt.wire.packets import Pubcomp, Pubrec, Pubrel, Subscription
 from embermq.mqtt.wire.properties import Properties
 
 TOLD = "has again what memory had"
@@ -107,6 +109,49 @@ def test_what_memory_has_is_written_anew(
     talk(after)
 
 
+@pytest.mark.promise("application-4")
+def test_applications_and_attempts_of_queues_go_on_where_they_were(
+    broker: BrokerProcess, kafka: KafkaServer, redis_server: RedisServer
+) -> None:
+    broker.settings["clients.application_ids"] = "app*"
+    broker.start()
+
+    async def before(pipeline: KafkaDispatcher) -> None:
+        publisher = await client(broker, "p")
+        app = await kept(broker, "app", acknowledges=False)
+        await app.subscribe(Subscription("t", 2))
+        for number in range(4):
+            await publisher.publish("t", b"%d" % number, qos=2)
+        await asyncio.to_thread(pipeline.carry)
+        await arrived(app, 4)
+        for message in app.messages[:2]:
+            released = app.expect(Pubrel, message.packet_id)
+            app.send(Pubrec(message.packet_id))
+            await released
+            app.send(Pubcomp(message.packet_id))
+        await app.ping()
+        await publisher.publish("$queue/work", b"job", qos=1)
+        await asyncio.to_thread(at_rest, broker)
+        redis_server.ask("FLUSHALL")
+        await asyncio.to_thread(written_anew, broker)
+        broker.kill()
+
+    async def after() -> None:
+        app = await kept(broker, "app")
+        assert present(app) and await arrived(app, 2) == [b"2", b"3"]
+        assert all(message.dup for message in app.messages)
+        publisher = await client(broker, "p")
+        await publisher.publish("$queue/work", b"more", qos=1)
+        worker = await client(broker, "worker")
+        await worker.subscribe(Subscription("$queue/work", 1))
+        assert await arrived(worker, 2) == [b"job", b"more"]
+
+    with KafkaDispatcher(kafka, str(broker.settings["kafka.prefix"])) as pipeline:
+        talk(lambda: before(pipeline))
+        broker.start()
+        talk(after)
+
+
 def lose_all(server: RedisServer) -> None:
     server.kill()
     for path in server.folder.glob("appendonlydir/*"):
@@ -152,9 +197,9 @@ def test_it_may_be_emptied_again_and_again(broker: BrokerProcess, redis_server: 
 
 
 def test_a_master_that_comes_back_empty_loses_its_slots_alone(
-    kafka: object, redis_cluster: RedisCluster, tmp_path: Path
+    kafka: KafkaServer, redis_cluster: RedisCluster, tmp_path: Path
 ) -> None:
-    with BrokerProcess(tmp_path / "data", settings=on_servers(kafka, redis_cluster)) as broker:  # type: ignore[arg-type]
+    with BrokerProcess(tmp_path / "data", settings=on_servers(kafka, redis_cluster)) as broker:
         names = [f"s{number}" for number in range(30)]
 
         async def before() -> None:
@@ -191,9 +236,9 @@ def test_a_master_that_comes_back_empty_loses_its_slots_alone(
 
 
 def test_a_master_that_was_emptied_meanwhile_is_refused(
-    kafka: object, redis_cluster: RedisCluster, tmp_path: Path
+    kafka: KafkaServer, redis_cluster: RedisCluster, tmp_path: Path
 ) -> None:
-    with BrokerProcess(tmp_path / "data", settings=on_servers(kafka, redis_cluster)) as broker:  # type: ignore[arg-type]
+    with BrokerProcess(tmp_path / "data", settings=on_servers(kafka, redis_cluster)) as broker:
         assert broker.stop() == 0
         redis_cluster.masters()[0].ask("FLUSHALL")
         broker.launch()
