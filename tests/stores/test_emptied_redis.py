@@ -184,6 +184,37 @@ def test_the_client_that_comes_first_hears_of_no_session_that_is_gone(
     talk(dialogue)
 
 
+@pytest.mark.promise("repositories-4")
+def test_what_was_acknowledged_before_anybody_knew_is_kept(
+    broker: BrokerProcess, redis_server: RedisServer
+) -> None:
+    """The log has it, so its publisher was told; Redis refuses it, and that is how it is noticed."""
+    broker.start()
+
+    async def dialogue() -> None:
+        away = await kept(broker, "away")
+        await away.subscribe(Subscription("t", 2))
+        await gone(away)
+        publisher = await client(broker, "p")
+        await asyncio.to_thread(at_rest, broker)
+        redis_server.ask("FLUSHALL")
+        sent = [publisher.publish("t", b"%d" % number, qos=1 + number % 2) for number in range(20)]
+        assert set(await asyncio.gather(*sent)) == {0}
+        await asyncio.to_thread(written_anew, broker)
+        assert metric(broker, "sessions_lost") == 0
+        await publisher.publish("t", b"20", qos=1)
+        await asyncio.to_thread(at_rest, broker)
+
+    async def after() -> None:
+        away = await kept(broker, "away")
+        assert present(away) and await arrived(away, 21) == [b"%d" % number for number in range(21)]
+
+    talk(dialogue)
+    broker.kill()
+    broker.start()
+    talk(after)
+
+
 def test_it_may_be_emptied_again_and_again(broker: BrokerProcess, redis_server: RedisServer) -> None:
     broker.start()
     talk(lambda: prepare(broker))

@@ -18,12 +18,13 @@ from embermq.adapters.redis.state_writer import IsLost
 from embermq.app.redis_state import RedisState
 from embermq.delivery.application.fed_readers import FedReaders
 from embermq.delivery.application.shared_readers import SharedReaders
-from embermq.delivery.device.anew import store_anew, stored_in_memory
+from embermq.delivery.device.anew import Rows, is_whole, store_anew
 from embermq.durability.log_first import LogFirstStore
 from embermq.formats.redis_applications import group_keys
 from embermq.formats.redis_layout import client_keys, retained_key
 from embermq.formats.redis_queues import queue_keys
 from embermq.intake.broker import Broker
+from embermq.model.session_writes import QueueRow
 from embermq.model.shared_logs import SharedGroupRow
 from embermq.ports.tick_store import EVERYBODY
 from embermq.queues.mqtt.mqtt_queues import MqttQueues
@@ -70,7 +71,9 @@ class EmptiedRedis:
             self._redis.place,
         )
         self._state.tick.wake()
-        self._end_sessions(is_lost)
+        # Those who come for one now are to hear what has become of it. For the others it is known when nothing is on
+        # its way to them.
+        self._end_sessions(session for session in self._sessions(is_lost) if session.claimant is not None)
         self._lost.append(is_lost)
         if len(self._lost) == 1:
             self._ticks.when_quiet(self._write_anew)
@@ -81,12 +84,22 @@ class EmptiedRedis:
             if session.persistent and is_lost(client_keys(session.client_id).session):
                 yield session
 
-    def _end_sessions(self, is_lost: IsLost) -> None:
+    def _in_ticks(self) -> dict[int, dict[int, QueueRow]]:
+        """Rows that the store is still to be told of, by generation and place."""
+        found: dict[int, dict[int, QueueRow]] = {}
+        for tick in self._state.tick.unstored():
+            for row in tick.session.queue_rows:
+                found.setdefault(row.generation, {})[row.seq] = row
+        return found
+
+    def _end_sessions(self, sessions: Iterator[Session]) -> None:
         """Those of which more was stored than is in memory. What an application is owed is in its log."""
+        in_ticks, refused = self._in_ticks(), self._redis.writer.refused_rows
         ended = [
-            session
-            for session in list(self._sessions(is_lost))
-            if not session.is_application and stored_in_memory(session) is None
+            one
+            for one in sessions
+            if not one.is_application
+            and not is_whole(one, in_ticks.get(one.generation, {}), refused.get(one.generation, {}))
         ]
         for session in ended:
             self._memory.broker.connecting.remove(session, _nothing)
@@ -112,12 +125,12 @@ class EmptiedRedis:
             return any(each(key) for each in lost)
 
         self._state.tick.wake()
-        self._end_sessions(is_lost)
+        self._end_sessions(self._sessions(is_lost))
         memory, state = self._memory, self._state
         self._write_absent(is_lost)
-        sessions = list(self._sessions(is_lost))
+        sessions, in_ticks = list(self._sessions(is_lost)), self._in_ticks()
         for session in sessions:
-            self._write_session(session)
+            self._write_session(session, in_ticks.get(session.generation, {}))
         memory.broker.wills.store_anew(lambda client_id: is_lost(client_keys(client_id).session))
         memory.shared.store_anew(partial(_is_group_lost, is_lost), sessions)
         queues = memory.queues.core.store_anew(lambda name: is_lost(queue_keys(name).queue))
@@ -133,7 +146,7 @@ class EmptiedRedis:
                     (absent.generation, one.name, one.row) for one in absent.subscriptions
                 ]
 
-    def _write_session(self, session: Session) -> None:
+    def _write_session(self, session: Session, known: Rows) -> None:
         state, memory = self._state, self._memory
         writes, generation = state.tick.session_writes, session.generation
         writes.sessions.append(session.row())
@@ -141,11 +154,10 @@ class EmptiedRedis:
         writes.subscriptions += [(generation, row.topic_filter, row) for row in memory.queues.rows(session)]
         # Which records they were is not known any more: those that a start finds in the log are these.
         writes.receiving += [(generation, packet_id, -1) for packet_id in session.receiving or ()]
-        stored = stored_in_memory(session)
-        if stored is None:  # an application's: of what it was owed besides its log nothing is left
+        refused = self._redis.writer.refused_rows.pop(generation, {})
+        if not is_whole(session, known, refused):  # an application's: besides its log nothing is left of it
             session.queued, session.queued_bytes, session.backlog = 0, 0, False
-            stored = []
-        store_anew(session, stored, state.tick.now_ms + memory.ttl_s * 1000, writes)
+        store_anew(session, known, refused, state.tick.now_ms + memory.ttl_s * 1000, writes)
         if session.is_application:
             memory.readers.store_anew(session)
 

@@ -194,7 +194,7 @@ class RedisQueueWriter:
             return
         self.estranged = (
             f"does not have the queue {owner.name!r} as this broker stored it: another broker has taken it, or it was "
-            "deleted there (FLUSHALL, DEL). What comes for such queues is not kept, until this broker is started again"
+            "deleted there (DEL). What comes for such queues is not kept, until this broker is started again"
         )
         now_s = time.monotonic()
         if now_s >= self._complained_s + COMPLAIN_S:

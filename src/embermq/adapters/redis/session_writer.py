@@ -120,6 +120,9 @@ class RedisSessionWriter:
         """That Redis does not hold a session of ours any more, "" while it does. That does not mend by itself, unless
         its server was emptied as a whole."""
 
+        self.refused_rows: dict[int, dict[int, QueueRow]] = {}
+        """By generation and place: rows that an emptied server did not take."""
+
     def forget_stored(self, is_lost: Callable[[str], bool]) -> None:
         """Nothing is stored any more of those whose key is lost: what is asked next puts them anew."""
         for owner in self._owners:
@@ -151,6 +154,8 @@ class RedisSessionWriter:
 
     def end(self, generations: Sequence[int]) -> None:
         """These sessions have ended: whatever else the tick has of them is asked for before."""
+        for generation in generations:
+            self.refused_rows.pop(generation, None)
         self._handing_on.difference_update(generations)
         for generation in generations:
             if generation not in self._superseded:  # else the one behind it takes everything away
@@ -229,7 +234,7 @@ class RedisSessionWriter:
             return
         self.estranged = (
             f"does not have the session of {owner.client_id!r} as this broker stored it: another broker has taken it, "
-            "or it was deleted there (FLUSHALL, DEL). What comes for such sessions is not kept, until this broker is "
+            "or it was deleted there (DEL). What comes for such sessions is not kept, until this broker is "
             "started again"
         )
         now_s = time.monotonic()
@@ -358,11 +363,35 @@ class RedisSessionWriter:
             keys.sent,
             keys.released,
         )
-        self._ask(owner, SAVE_MANY, names, args)
+        owner.open += 1
+        then = partial(self._saved, owner, rows, self._unanswered.asked(owner.generation))
+        self._link.ask(keys.session, SAVE_MANY, names, args, then)
+
+    def _saved(
+        self, owner: Owner, rows: list[QueueRow], counted: Callable[[Answer], None], answer: Answer
+    ) -> None:
+        """What a server could not take because it has been emptied is not lost: their publishers were told that it is
+        kept."""
+        if answer is None and self._owners.get(owner.generation) is owner:
+            self.refused_rows.setdefault(owner.generation, {}).update((row.seq, row) for row in rows)
+            counted = partial(self._keep_refused, owner, counted)
+        self._owner_answered(owner, counted, answer)
+
+    def _keep_refused(self, owner: Owner, counted: Callable[[Answer], None], answer: Answer) -> None:
+        """It is known by now whether it was, or another broker has the session."""
+        if owner.is_stored:
+            self.refused_rows.pop(owner.generation, None)
+        counted(answer)
 
     def _mark(self, writes: SessionWrites) -> None:
         """Marks of one session in their order; those that follow one another and are of one kind share a call."""
         runs: dict[int, list[tuple[bool, list[bytes | str | int]]]] = {}
+        if self.refused_rows:
+            done_marks = [
+                (mark.generation, mark.seq) for mark in writes.queue_marks if mark.state == QueueState.DONE
+            ]
+            for generation, seq in [*done_marks, *writes.queue_dropped]:
+                self.refused_rows.get(generation, {}).pop(seq, None)
         for mark in writes.queue_marks:
             _extend(runs.setdefault(mark.generation, []), mark)
         for generation, seq in writes.queue_dropped:

@@ -39,6 +39,7 @@ from embermq.formats.redis_layout import (
     retained_key,
 )
 from embermq.model.session import RetainedRow
+from embermq.model.session_writes import QueueRow
 from embermq.model.tick_writes import TickWrites
 from embermq.ports.state_writer import StateWriter
 from embermq.ports.tick_store import Stored
@@ -134,6 +135,11 @@ class RedisStateWriter(StateWriter):
         self._queues.forget_stored(is_lost)
         self._marks.put_back(mark)
         emptied(is_lost)
+
+    @property
+    def refused_rows(self) -> dict[int, dict[int, QueueRow]]:
+        """Rows that emptied servers did not take, by generation and place: to be put once more, and then forgotten."""
+        return self._sessions.refused_rows
 
     def retain(self, rows: Iterable[RetainedRow]) -> None:
         """Put retained messages that it may not have any more; later ones stay."""

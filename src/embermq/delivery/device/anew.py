@@ -2,25 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from embermq.model.session_writes import QueueMark, QueueRow, QueueState, SessionWrites
 from embermq.sessions.session import Delivery, Session
 
-
-def stored_in_memory(session: Session) -> list[Delivery] | None:
-    """Its rows that are in flight, in their order. None when more was stored than these: it is lost."""
-    in_flight = [*session.window.values(), *(session.resend or ())]
-    stored = [one for one in in_flight if one.seq > 0 and not one.application]
-    return stored if len(stored) == session.queued else None
+Rows = Mapping[int, QueueRow]
+"""By place."""
 
 
-def store_anew(session: Session, stored: list[Delivery], expires_ms: int, writes: SessionWrites) -> None:
-    """`expires_ms` is when what has no deadline of its own ceases to be kept."""
-    for delivery in stored:
+def in_flight(session: Session) -> dict[int, Delivery]:
+    """What it has stored and is in flight, by place."""
+    found = [*session.window.values(), *(session.resend or ())]
+    return {one.seq: one for one in found if one.seq > 0 and not one.application}
+
+
+def is_whole(session: Session, known: Rows, refused: Rows) -> bool:
+    """Whether all that it has stored is in flight, or among rows that are known otherwise."""
+    return len(in_flight(session).keys() | known.keys() | refused.keys()) >= session.queued
+
+
+def store_anew(session: Session, known: Rows, refused: Rows, expires_ms: int, writes: SessionWrites) -> None:
+    """`known` rows stand in `writes` already, `refused` ones are put once more. `expires_ms` is when what has no
+    deadline of its own ceases to be kept."""
+    deliveries = in_flight(session)
+    writes.queue_rows[:0] = [
+        row for seq, row in refused.items() if seq not in deliveries and seq not in known
+    ]
+    for seq, delivery in deliveries.items():
+        if seq in known:
+            continue
         deadline_ms = delivery.message.expires_ms
         writes.queue_rows.append(
             QueueRow(
                 session.generation,
-                delivery.seq,
+                seq,
                 delivery.offset,
                 delivery.packet_id,
                 QueueState.SENT,
@@ -31,8 +47,5 @@ def store_anew(session: Session, stored: list[Delivery], expires_ms: int, writes
             )
         )
         if delivery.released:
-            writes.queue_marks.append(
-                QueueMark(
-                    session.generation, delivery.seq, delivery.offset, QueueState.RELEASED, delivery.packet_id
-                )
-            )
+            at = (session.generation, seq, delivery.offset)
+            writes.queue_marks.append(QueueMark(*at, QueueState.RELEASED, delivery.packet_id))
