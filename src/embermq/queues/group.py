@@ -328,9 +328,21 @@ class Group:
         consumer.unbegun[sequence] = None
         self._begin_leases(consumer, now_ms)
         before = status.attempts
-        status.attempts = replace(
-            before, deliveries=before.deliveries + 1, first_delivered_ms=before.first_delivered_ms or first_ms
-        )
+        if before is NO_ATTEMPTS:  # as most are
+            status.attempts = Attempts(1, first_delivered_ms=first_ms)
+        else:
+            status.attempts = replace(
+                before,
+                deliveries=before.deliveries + 1,
+                first_delivered_ms=before.first_delivered_ms or first_ms,
+            )
+        return True
+
+    def acknowledge(self, handed: Handed, epoch: int) -> bool:
+        """Its consumer, with this epoch, is done with what it was handed; False when it does not hold it so."""
+        if not self.stands(handed, epoch):
+            return False
+        self._finish(handed.sequence, self._statuses[handed.sequence], "")
         return True
 
     def settle(

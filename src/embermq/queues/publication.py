@@ -1,11 +1,13 @@
 """What a publisher asks of a queue by user properties, and what the broker stamps on a delivery."""
 
 from datetime import datetime
+from functools import lru_cache
 
 from msgspec import Struct
 
 from embermq.model.queue_rows import DeadLetter
 from embermq.mqtt.topics.names import shown
+from embermq.mqtt.wire.properties import encode_user_property
 from embermq.queues.durations import DURATION_MAX_MS, parse_delay
 from embermq.queues.errors import PropertyRefused
 
@@ -23,6 +25,8 @@ _STAMPED = frozenset(
     {"message-id", "group-id", "delivery-count", "partition", "sequence", "first-delivered-at"}
 )
 _STAMPED_PREFIX = "dlq-"
+USUAL_REMEMBERED = 1_024
+"""Stamps that many deliveries have in common, whose bytes are kept."""
 
 
 class Publication(Struct, frozen=True):
@@ -101,20 +105,22 @@ def without_reserved(properties: UserProperties) -> UserProperties:
     )
 
 
-def delivered_properties(properties: UserProperties, stamps: Stamps) -> UserProperties:
-    """The publisher's, in their order and without reserved ones, then the broker's [queues-3]."""
-    kept = [
-        *without_reserved(properties),
-        ("message-id", stamps.message_id),
-        ("group-id", stamps.group),
-        ("delivery-count", str(stamps.delivery_count)),
-        ("partition", str(stamps.partition)),
-        ("sequence", str(stamps.sequence)),
-        ("first-delivered-at", str(stamps.first_delivered_ms)),
+_usual = lru_cache(USUAL_REMEMBERED)(encode_user_property)
+
+
+def encode_stamps(stamps: Stamps) -> bytes:
+    """User properties of the broker, behind those of the publisher [queues-3]."""
+    parts = [
+        encode_user_property("message-id", stamps.message_id),
+        _usual("group-id", stamps.group),
+        _usual("delivery-count", str(stamps.delivery_count)),
+        _usual("partition", str(stamps.partition)),
+        encode_user_property("sequence", str(stamps.sequence)),
+        _usual("first-delivered-at", str(stamps.first_delivered_ms)),
     ]
     letter = stamps.dead_letter
     if letter is not None:
-        kept += [
+        told = [
             ("dlq-queue", letter.queue),
             ("dlq-group", letter.group),
             ("dlq-reason", letter.reason),
@@ -124,4 +130,5 @@ def delivered_properties(properties: UserProperties, stamps: Stamps) -> UserProp
             ("dlq-last-error", letter.attempts.last_error),
             ("dlq-message-id", letter.message_id),
         ]
-    return tuple(kept)
+        parts += [encode_user_property(name, text) for name, text in told]
+    return b"".join(parts)

@@ -330,6 +330,16 @@ class Queue:
         member = group.members.get(client_id) if group is not None else None
         return [self.message_id(sequence) for sequence in sorted(member.held)] if member is not None else []
 
+    def acknowledge(self, delivery: ConsumerDelivery, epoch: int, now_ms: int) -> bool:
+        """Its consumer, with this epoch, is done with what it was handed. False, and nothing happens, when it does not
+        hold it by this delivery any more: `settle` tells what its word is worth then."""
+        group = self.groups.get(delivery.stamps.group)
+        if group is None or not group.acknowledge(delivery.handed, epoch):
+            return False
+        self.counts.acked += 1
+        self._drain(group, now_ms)
+        return True
+
     def settle(self, request: SettleRequest, client_id: str, epoch: int, now_ms: int) -> list[Outcome]:
         """One outcome a message id. Without a group in the request it is the one in which the consumer is or, of what
         nobody has handed it there, one that it has left; of several the first where it can be done, or the best
@@ -354,30 +364,16 @@ class Queue:
     def deliver(self, now_ms: int) -> list[ConsumerDelivery]:
         """What is to be sent now. Call `advance` before."""
         deliveries: list[ConsumerDelivery] = []
+        name, letter_of = self.settings.name, self.dead_letter
         for group in self.groups.values():
             for handed in group.deliver(now_ms):
-                sequence, entry = handed.sequence, self.entries[handed.sequence]
+                sequence, attempts = handed.sequence, handed.attempts
+                entry, message_id = self.entries[sequence], self.message_id(sequence)
+                count, first_ms = attempts.deliveries + 1, attempts.first_delivered_ms or now_ms
+                about = (count, entry.partition, sequence, first_ms, letter_of(sequence))
+                owed = (entry.offset, entry.expires_ms, Stamps(message_id, group.name, *about), handed)
+                deliveries.append(ConsumerDelivery(name, handed.client_id, handed.epoch, *owed))
                 self.counts.delivered += 1
-                stamps = Stamps(
-                    self.message_id(sequence),
-                    group.name,
-                    handed.attempts.deliveries + 1,
-                    entry.partition,
-                    sequence,
-                    handed.attempts.first_delivered_ms or now_ms,
-                    self.dead_letter(sequence),
-                )
-                deliveries.append(
-                    ConsumerDelivery(
-                        self.settings.name,
-                        handed.client_id,
-                        handed.epoch,
-                        entry.offset,
-                        entry.expires_ms,
-                        stamps,
-                        handed,
-                    )
-                )
         return deliveries
 
     # Time passes.

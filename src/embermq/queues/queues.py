@@ -189,6 +189,12 @@ class Queues:
         found = queue.groups.get(group) if queue is not None else None
         return found is not None and client_id in found.members
 
+    def acknowledge(self, delivery: ConsumerDelivery, epoch: int, now_ms: int) -> bool:
+        """See `Queue.acknowledge`; False when there is no such queue."""
+        if delivery.queue not in self._queues:
+            return False
+        return self._touch(delivery.queue).acknowledge(delivery, epoch, now_ms)
+
     def settle(
         self, name: str, request: SettleRequest, client_id: str, epoch: int, now_ms: int
     ) -> list[Outcome]:

@@ -3,10 +3,23 @@
 import pytest
 
 from embermq.model.queue_rows import Attempts, DeadLetter
+from embermq.mqtt.wire.properties import (
+    Properties,
+    PropertyPlace,
+    decode_properties,
+    encode_message_properties,
+)
 from embermq.mqtt.wire.reason_codes import ReasonCode
 from embermq.queues.errors import PropertyRefused
 from embermq.queues.names import Verb
-from embermq.queues.publication import Publication, Stamps, delivered_properties, parse_time, read_publication
+from embermq.queues.publication import (
+    Publication,
+    Stamps,
+    encode_stamps,
+    parse_time,
+    read_publication,
+    without_reserved,
+)
 from embermq.queues.settling import (
     Outcome,
     SettleAnswer,
@@ -74,8 +87,11 @@ def test_reserved_properties_are_the_brokers_and_all_others_stay() -> None:
         ("delivery-count", "9"),
     )
     letter = DeadLetter("tasks", "g", "rejected", "3-7", Attempts(2, 2, 2, 1, 40, "broken"), 90)
-    properties = delivered_properties(sent, Stamps("5-1", "h", 1, 4, 1, 95, letter))
-    assert properties == (
+    stamps = encode_stamps(Stamps("5-1", "h", 1, 4, 1, 95, letter))
+    block = encode_message_properties(Properties(user_properties=without_reserved(sent)), stamps)
+    properties, _ = decode_properties(block, 0, PropertyPlace.PUBLISH)
+    assert properties is not None
+    assert properties.user_properties == (
         ("a", "1"),
         ("partition-key", "k"),
         ("a", "2"),

@@ -251,12 +251,6 @@ def decode_properties(data: bytes, start: int, packet: PropertyPlace) -> tuple[P
     return properties, end
 
 
-@lru_cache(NAMES_REMEMBERED)
-def _short_name(name: str) -> bytes:
-    """Of a user property, with its identifier in front: the same few names come with every message."""
-    return _USER_PROPERTY + encode_text(name)
-
-
 def encode_properties(properties: Properties | None, place: PropertyPlace | None = None) -> bytes:
     """The block with its length in front; ``None`` is the empty block, one zero byte.
 
@@ -265,12 +259,30 @@ def encode_properties(properties: Properties | None, place: PropertyPlace | None
     return b"\x00" if properties is None else _encode(properties, _RULES, place)
 
 
-def encode_message_properties(properties: Properties | None) -> bytes:
-    """The same of those that a PUBLISH may have; others are left out."""
-    return b"\x00" if properties is None else _encode(properties, _PUBLISH_RULES, None)
+def encode_message_properties(properties: Properties | None, more: bytes = b"") -> bytes:
+    """The same of those that a PUBLISH may have; others are left out. `more` are user properties behind them, by
+    `encode_user_property`."""
+    if properties is None:
+        return encode_varint(len(more)) + more
+    return _encode(properties, _PUBLISH_RULES, None, more)
 
 
-def _encode(properties: Properties, rules: tuple[_Rule, ...], place: PropertyPlace | None) -> bytes:
+def encode_user_property(name: str, text: str) -> bytes:
+    """One of a block. Raises `EncodeError`."""
+    return (_short_name(name) if len(name) <= NAME_REMEMBERED_MAX else _name(name)) + encode_text(text)
+
+
+def _name(name: str) -> bytes:
+    return _USER_PROPERTY + encode_text(name)
+
+
+_short_name = lru_cache(NAMES_REMEMBERED)(_name)
+"""Of a user property, with its identifier in front: the same few names come with every message."""
+
+
+def _encode(
+    properties: Properties, rules: tuple[_Rule, ...], place: PropertyPlace | None, more: bytes = b""
+) -> bytes:
     parts: list[bytes] = []
     for rule in rules:
         field: _Field = getattr(properties, rule.name)
@@ -281,9 +293,7 @@ def _encode(properties: Properties, rules: tuple[_Rule, ...], place: PropertyPla
         head = bytes((rule.identifier,))
         if rule.kind is _Kind.PAIR:
             for name, text in cast("tuple[tuple[str, str], ...]", field):
-                is_short = len(name) <= NAME_REMEMBERED_MAX
-                parts.append(_short_name(name) if is_short else head + encode_text(name))
-                parts.append(encode_text(text))
+                parts.append(encode_user_property(name, text))
         elif rule.kind is _Kind.VARINT:
             identifiers = cast("tuple[int, ...]", field)
             if place is not None and len(identifiers) > 1 and not rule.repeats & place:
@@ -291,6 +301,7 @@ def _encode(properties: Properties, rules: tuple[_Rule, ...], place: PropertyPla
             parts.extend(head + _written(rule, identifier) for identifier in identifiers)
         else:
             parts.append(head + _written(rule, cast(_Value, field)))
+    parts.append(more)
     block = b"".join(parts)
     return encode_varint(len(block)) + block
 

@@ -20,7 +20,7 @@ from embermq.mqtt.wire.version import ProtocolVersion
 from embermq.ports.errors import StoreError
 from embermq.queues.mqtt.bodies import BodyCache
 from embermq.queues.mqtt.consumer import MqttConsumer, QueueDelivery
-from embermq.queues.mqtt.frames import put_on_link, queue_message
+from embermq.queues.mqtt.frames import put_on_link, queue_frame
 from embermq.queues.mqtt.subscription import AckMode, QueueSubscription
 from embermq.queues.mqtt.writing import Writing
 from embermq.queues.names import QUEUE_PREFIX, QueueKind, Verb, kind_of
@@ -166,14 +166,13 @@ class Deliveries:
             owed = replace(owed, stamps=replace(owed.stamps, first_delivered_ms=now_ms))
         mode = mode_on(subscription, link)
         qos = 0 if mode is AckMode.NONE else min(body.qos or 1, subscription.qos)
-        message = queue_message(body, owed, link.version)
         identifiers = (subscription.identifier,) if subscription.identifier else ()
         delivery = QueueDelivery(
-            message, b"", -1, qos, False, identifiers, from_queue=True, owed=owed, mode=mode
+            body, b"", -1, qos, False, identifiers, from_queue=True, owed=owed, mode=mode
         )
         if qos:
             delivery.packet_id = next_packet_id(session)
-        size = put_on_link(link, delivery, now_ms, counters)
+        size = put_on_link(link, delivery, topic, queue_frame(body, delivery, owed, link, now_ms), counters)
         if size > link.packet_bytes_max:
             self._cannot_take(session, owed, size, link.packet_bytes_max)
             return
@@ -266,9 +265,12 @@ class Deliveries:
         self._began(session, delivery)
         if delivery.mode is AckMode.PUBACK:
             verb = _verb(reason_code)
+            owed = delivery.owed
+            now_ms = self._state.tick.now_ms
+            is_done = verb is Verb.ACK and self._core.acknowledge(owed, session.held_under, now_ms)
             # An ack is as good as one that names the message; an error is of this delivery alone, and may be late.
-            if verb is Verb.ACK or self._core.is_newest(delivery.owed):
-                self._settle(session, delivery.owed, verb, reason)
+            if not is_done and (verb is Verb.ACK or self._core.is_newest(owed)):
+                self._settle(session, owed, verb, reason)
         self.writable(session)
 
     def writable(self, session: Session) -> None:

@@ -2,12 +2,13 @@
 
 from embermq.model.counters import Counters
 from embermq.model.message import Message
-from embermq.mqtt.wire.properties import Properties
+from embermq.mqtt.wire.encoder import publish_frame
+from embermq.mqtt.wire.properties import Properties, encode_message_properties
 from embermq.mqtt.wire.version import ProtocolVersion
 from embermq.queues.names import QUEUE_PREFIX
-from embermq.queues.publication import delivered_properties
+from embermq.queues.publication import encode_stamps, without_reserved
 from embermq.queues.queue import ConsumerDelivery as Owed
-from embermq.sessions.forwarded_frames import PACKET_ID_BYTES, message_frame
+from embermq.sessions.forwarded_frames import PACKET_ID_BYTES, Frame, interval_left_s
 from embermq.sessions.link import Link
 from embermq.sessions.session import Delivery
 from embermq.sessions.topic_aliases import aliased
@@ -15,48 +16,48 @@ from embermq.sessions.topic_aliases import aliased
 _NONE = Properties()
 
 
-def queue_message(body: Message, owed: Owed, version: int) -> Message:
-    """The message of one delivery. A dead letter, or a message that came back from there, has outlived its
-    publisher's Message Expiry Interval or may yet: it goes without."""
-    topic = QUEUE_PREFIX + owed.queue
-    is_as_published = owed.stamps.dead_letter is None and body.expires_ms >= owed.expires_ms
-    expires_ms = body.expires_ms if is_as_published else 0
-    properties = None
-    if version == ProtocolVersion.V5:
-        source = body.properties or _NONE
-        properties = Properties(
-            payload_format_indicator=source.payload_format_indicator,
-            content_type=source.content_type,
-            response_topic=source.response_topic,
-            correlation_data=source.correlation_data,
-            user_properties=delivered_properties(source.user_properties, owed.stamps),
-        )
-    return Message(
-        topic,
+def queue_frame(body: Message, delivery: Delivery, owed: Owed, link: Link, now_ms: int) -> Frame:
+    """The two parts of a PUBLISH. A dead letter, or a message that came back from there, has outlived its publisher's
+    Message Expiry Interval or may yet: it goes without."""
+    properties = b""
+    if link.version == ProtocolVersion.V5:
+        stamps = encode_stamps(owed.stamps)
+        is_as_published = owed.stamps.dead_letter is None and body.expires_ms >= owed.expires_ms
+        left_s = interval_left_s(body, now_ms) if is_as_published else None
+        source, identifiers = body.properties, delivery.identifiers
+        if source is None and not identifiers and left_s is None:
+            properties = encode_message_properties(None, stamps)
+        else:
+            properties = _with_stamps(source or _NONE, identifiers, left_s, stamps)
+    return publish_frame(
+        QUEUE_PREFIX + owed.queue,
         body.payload,
-        body.qos,
-        False,
-        body.publisher,
-        body.version,
-        body.accepted_ms,
-        expires_ms,
-        properties,
-    )
-
-
-def put_on_link(link: Link, delivery: Delivery, now_ms: int, counters: Counters) -> int:
-    """Queue a PUBLISH, with the packet id of the delivery unless it is QoS 0. Returns its size; when that is more than
-    the client takes [MQTT-3.1.2-24] nothing is queued."""
-    message = delivery.message
-    frame = message_frame(
-        message,
         qos=delivery.qos,
         retain=False,
         version=link.version,
-        identifiers=delivery.identifiers,
-        now_ms=now_ms,
+        properties=properties,
     )
-    head, tail = frame if link.aliases_out is None else aliased(link, message.topic, frame)
+
+
+def _with_stamps(
+    source: Properties, identifiers: tuple[int, ...], left_s: int | None, stamps: bytes
+) -> bytes:
+    kept = Properties(
+        payload_format_indicator=source.payload_format_indicator,
+        message_expiry_interval=left_s,
+        content_type=source.content_type,
+        response_topic=source.response_topic,
+        correlation_data=source.correlation_data,
+        subscription_identifiers=identifiers,
+        user_properties=without_reserved(source.user_properties),
+    )
+    return encode_message_properties(kept, stamps)
+
+
+def put_on_link(link: Link, delivery: Delivery, topic: str, frame: Frame, counters: Counters) -> int:
+    """Queue a PUBLISH, with the packet id of the delivery unless it is QoS 0. Returns its size; when that is more than
+    the client takes [MQTT-3.1.2-24] nothing is queued."""
+    head, tail = frame if link.aliases_out is None else aliased(link, topic, frame)
     packet_id = delivery.packet_id.to_bytes(PACKET_ID_BYTES, "big") if delivery.qos else b""
     size = len(head) + len(packet_id) + len(tail)
     if size > link.packet_bytes_max:
@@ -69,5 +70,5 @@ def put_on_link(link: Link, delivery: Delivery, now_ms: int, counters: Counters)
         link.out += (head, tail)
         counters.messages_sent_qos_0 += 1
     counters.messages_sent += 1
-    counters.payload_bytes_sent += len(message.payload)
+    counters.payload_bytes_sent += len(delivery.message.payload)
     return size

@@ -23,6 +23,7 @@ from embermq.queues.mqtt.frames import put_on_link
 from embermq.queues.names import QUEUE_PREFIX, RESPONSE_PREFIX, parse_filter
 from embermq.queues.publication import UserProperties, without_reserved
 from embermq.queues.settings import BrokerQueueSettings
+from embermq.sessions.forwarded_frames import message_frame
 from embermq.sessions.link import Link
 from embermq.sessions.packet_ids import next_packet_id
 from embermq.sessions.session import Delivery, Session
@@ -267,7 +268,15 @@ class Responses:
             )
             if qos:
                 delivery.packet_id = next_packet_id(session)
-            if put_on_link(link, delivery, now_ms, counters) > link.packet_bytes_max:
+            frame = message_frame(
+                message,
+                qos=qos,
+                retain=False,
+                version=link.version,
+                identifiers=queue.identifiers,
+                now_ms=now_ms,
+            )
+            if put_on_link(link, delivery, message.topic, frame, counters) > link.packet_bytes_max:
                 counters.dropped_too_large += 1
             elif qos:
                 session.window[delivery.packet_id] = delivery
