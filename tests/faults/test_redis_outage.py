@@ -164,7 +164,6 @@ def test_nothing_is_refused_and_everything_arrives_once_in_order(
 
 
 @pytest.mark.in_faults
-@pytest.mark.long_rounds
 def test_a_long_outage_at_five_thousand_a_second(broker: BrokerProcess, redis_server: RedisServer) -> None:
     count = int(LONG_S * RATE)
 

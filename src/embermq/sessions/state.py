@@ -32,10 +32,10 @@ NO_LIMIT = (1 << 63) - 1
 CACHED_TOPICS_MAX = 128
 """Decisions of rules that are remembered for each client and action; past it they are made anew."""
 
-GENERATIONS_RESERVED = 20_000
-GENERATIONS_LEFT = 10_000
-"""With fewer the next ones are reserved: that is stored when the first of them is needed."""
-"""Generations are reserved in store by the thousand, so that a clean session costs no write of its own."""
+GENERATIONS_RESERVED = 200_000
+GENERATIONS_LEFT = 100_000
+"""Generations are reserved in store by the thousand, so that a clean session costs no write of its own; with fewer left
+the next ones are. So many clients may connect while Redis is away: then records wait for it, too."""
 
 
 class BrokerState:

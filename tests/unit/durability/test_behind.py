@@ -121,6 +121,7 @@ def test_a_broker_that_dies_behind_or_catching_up_loses_and_doubles_nothing(
     publishes(hand, publisher, 60, qos=qos)
     sessions.held = not rounds
     for _ in range(rounds):
+        hand.state.tick.now_ms += 60  # deliveries are due, and so is the floor
         hand.run()
     assert hand.device.behind, "it is under way"
     hand = hand.restarted()
