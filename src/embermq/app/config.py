@@ -360,6 +360,15 @@ def _check_listeners(settings: Settings) -> None:
     listener_settings.check_clients(settings.clients)
 
 
+def queue_settings(settings: Settings) -> DeviceSettings:
+    """Those of device queues. In Redis every stored message has a packet id, and what is in flight without being stored
+    needs one too: so the ids of the window are set aside within the limit."""
+    device = settings.device
+    if settings.stores.session == store_settings.SQLITE:
+        return device
+    return replace(device, queue_limit=min(device.queue_limit, PACKET_IDS - settings.mqtt.inflight_max))
+
+
 def _contradictions(settings: Settings) -> Iterator[str]:
     """Problems that no single value shows; each text starts with the key it is about."""
     checks: tuple[Callable[[], None], ...] = (
@@ -385,11 +394,11 @@ def _contradictions(settings: Settings) -> Iterator[str]:
             check()
         except ValueError as error:
             yield str(error)
-    in_redis = settings.stores.session != store_settings.SQLITE  # where every stored message has a packet id
-    if in_redis and settings.device.queue_limit + settings.mqtt.inflight_max > PACKET_IDS:
+    limit, window = settings.device.queue_limit, settings.mqtt.inflight_max
+    if queue_settings(settings).queue_limit < limit <= window:
         yield (
-            f"device.queue_limit: {settings.device.queue_limit} and mqtt.inflight_max, {settings.mqtt.inflight_max}, "
-            f"are together more than the {PACKET_IDS} packet identifiers of a session, which its messages in Redis have"
+            f"device.queue_limit: {limit} has to be more than mqtt.inflight_max, {window}, since they are together "
+            f"more than the {PACKET_IDS} packet identifiers of a session, which its messages in Redis have"
         )
     if settings.device.queue_bytes_max < settings.mqtt.packet_bytes_max:
         yield (

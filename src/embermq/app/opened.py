@@ -14,7 +14,7 @@ from embermq.access.authorization.rule_set import RuleSet
 from embermq.adapters.sqlite.parked_bodies import SqliteParkedBodies
 from embermq.adapters.webhook.alerts import WebhookAlerts
 from embermq.app.clock_file import ClockFile
-from embermq.app.config import Settings
+from embermq.app.config import Settings, queue_settings
 from embermq.app.log_side import LogSide, Post
 from embermq.app.log_times import LogTimes
 from embermq.app.memory import memory_bytes, with_memory_limits
@@ -90,7 +90,7 @@ def make_broker(
     state: BrokerState, settings: Settings, queue: DeviceQueue, applications: ApplicationDelivery
 ) -> tuple[Broker, DurablePath]:
     """With its ways to sessions."""
-    delivery = DurablePath(state, DevicePath(state, queue, settings.device), applications)
+    delivery = DurablePath(state, DevicePath(state, queue, queue_settings(settings)), applications)
     state.direct, state.durable = DirectPath(state), delivery
     return Broker(state), delivery
 

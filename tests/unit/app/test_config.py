@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embermq.app.config import Configuration, Settings, load_configuration
+from embermq.app.config import Configuration, Settings, load_configuration, queue_settings
 from embermq.app.errors import ConfigError, StartError
 from embermq.app.store_addresses import kafka_address
 
@@ -221,11 +221,22 @@ def test_a_wait_for_replicas_ends_before_patience_with_the_connection() -> None:
     assert problem.startswith("redis.command_timeout_s: 0.5 is not more than 500 ms, which one WAIT")
 
 
+@pytest.mark.promise("device-6")
+@pytest.mark.parametrize(("limit", "stored"), [(65_535, 64_511), (64_511, 64_511), (500, 500)])
+def test_the_window_counts_within_the_limit_of_the_queue(limit: int, stored: int) -> None:
+    """In Redis both need packet ids: together they have no more than there are."""
+    asked = (f"device.queue_limit={limit}", "mqtt.inflight_max=1024")
+    assert queue_settings(with_set(*SERVERS, *asked)).queue_limit == stored
+    assert queue_settings(with_set(*asked)).queue_limit == limit
+
+
 def test_queue_and_window_share_the_packet_ids_in_redis() -> None:
-    with_set(*SERVERS, "device.queue_limit=64511", "mqtt.inflight_max=1024")
-    environment = {"EMBERMQ_MQTT__INFLIGHT_MAX": "1024"}
-    (problem,) = refused(*SERVERS, "device.queue_limit=64512", environment=environment)
-    assert problem.startswith("device.queue_limit: 64512 and mqtt.inflight_max, 1024, are together more than")
+    with_set(*SERVERS, "device.queue_limit=5535", "mqtt.inflight_max=60000")
+    environment = {"EMBERMQ_MQTT__INFLIGHT_MAX": "60000"}
+    (problem,) = refused(*SERVERS, "device.queue_limit=5536", environment=environment)
+    assert problem.startswith(
+        "device.queue_limit: 5536 has to be more than mqtt.inflight_max, 60000, since they are"
+    )
     assert "device.queue_limit from --set" in problem
     assert "mqtt.inflight_max from EMBERMQ_MQTT__INFLIGHT_MAX" in problem
 

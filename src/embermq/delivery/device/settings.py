@@ -10,7 +10,7 @@ class DeviceSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     queue_limit: Annotated[int, Meta(ge=1, le=65_535)] = 10_000
     """Messages stored for one session, those in flight included; past it the oldest that are not in flight go first.
-    With sessions in Redis this and `mqtt.inflight_max` are at most 65,535 together."""
+    With sessions in Redis 65,535 packet ids less `mqtt.inflight_max`, which may be in flight, are stored at most."""
     queue_bytes_max: Annotated[int, Meta(ge=1024, le=1_099_511_627_776)] = 100 * 1024 * 1024
     """The same in bytes of messages with their topics and properties."""
     ttl_s: Annotated[int, Meta(ge=1, le=4_294_967_295)] = 604_800
