@@ -76,7 +76,7 @@ def test_the_message_store_repeated_with_other_boundaries(
     sink = MessageFile(places.messages)
     for start, end in REPLAYS:
         sink.write(stored_messages(log_rows(spark, places, start, end)))
-    assert sink.file.counts() == {"records": 40, "entries": 32, "rejected": 8}
+    assert sink.file.counts() == {"records": 40, "entries": 32, "rejected": 8, "bytes": 76}
     found = rows_of(
         places.messages, 'SELECT "offset", payload FROM message WHERE topic = \'r1/x\' ORDER BY "offset"'
     )
@@ -129,7 +129,7 @@ def test_late_messages_are_counted_in_their_window_and_nothing_counts_twice(
         (NOON_MS + 190 * second, "cars", 1, size, 1, 0, 0),
         (NOON_MS + 200 * second, "other", 1, size, 1, 0, 0),
     ]
-    assert sink.file.counts() == {"records": 6, "entries": 4, "late": 1, "rejected": 1}
+    assert sink.file.counts() == {"records": 6, "entries": 4, "late": 1, "rejected": 1, "bytes": 4 * size}
     assert sink.position().watermark_ms == NOON_MS + 140 * second
     assert sink.prune(NOON_MS + 195 * second, 1) == 1
     assert sink.prune(NOON_MS + 195 * second, 10) == 1

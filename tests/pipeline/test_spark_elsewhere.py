@@ -28,6 +28,7 @@ from embermq.app.config import load_configuration
 from embermq.app.pipeline_side import look_at_log
 from embermq.formats.log_record import Stamp
 from embermq.pipeline.places import Places
+from embermq.pipeline.rejected import rejected_in_kafka
 from embermq.pipeline.settings import QUERIES, DriverSettings
 from embermq.pipeline.status import PipelineStatus, read_status
 
@@ -215,6 +216,7 @@ def test_spark_submit_without_the_data_directory_of_a_broker(
         found = status()
         assert found.pid and found.host == socket.gethostname()
         assert {query.name: query.state for query in found.queries} == dict.fromkeys(QUERIES, "running")
+        check_told(log, found)
         second = DriverProcess(Places(tmp_path / "second"), settings, KEYS)
         try:
             wait_until(
@@ -234,6 +236,18 @@ def test_spark_submit_without_the_data_directory_of_a_broker(
         first.wait()
         output.close()
         stores.close()
+
+
+def check_told(log: LogInKafka, found: PipelineStatus) -> None:
+    """What each query has counted, and what was rejected."""
+    (rejected,) = rejected_in_kafka(log.positions, 10)
+    assert rejected.topic == "r0/x" and "format 9.0" in rejected.reason and rejected.bytes == len(b"broken")
+    totals = {query.name: query.totals for query in found.queries}
+    assert totals["dispatch"]["records"] == RECORDS + 1
+    for sink in ("archive", "lake", "traffic"):
+        assert (totals[sink]["records"], totals[sink]["rejected"]) == (RECORDS + 1, 1), sink
+    data_bytes = sum(len(b"%d" % i) for i in range(RECORDS))
+    assert totals["lake"]["bytes"] == totals["traffic"]["bytes"] == data_bytes
 
 
 def toml_of(settings: DriverSettings) -> str:

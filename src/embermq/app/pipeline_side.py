@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,8 @@ from embermq.formats.kafka_record import record_bytes_max
 from embermq.pipeline.errors import PipelineError, PipelineSettingsError
 from embermq.pipeline.kafka_log import KafkaLog
 from embermq.pipeline.log_look import LogLook
+from embermq.pipeline.places import Places
+from embermq.pipeline.rejected import RejectedRecord, rejected_in_files, rejected_in_kafka
 from embermq.pipeline.settings import DriverSettings, check_settings
 
 LOOK_S = 5.0
@@ -115,6 +118,14 @@ def look_at_log(settings: Settings) -> LogLook | None:
     return LogLook(
         bounds, {query: done.get(query, {}) for query in wanted}, positions.accepted_ms, told.report
     )
+
+
+def rejected_records(settings: Settings, limit: int) -> Iterable[RejectedRecord]:
+    """What dispatch could not use, at most so many of each partition. Raises PipelineError, StartError."""
+    positions = _positions(settings)
+    if positions is None:
+        return rejected_in_files(Places(Path(settings.data_dir)), limit)
+    return rejected_in_kafka(positions, limit)
 
 
 def kafka_log_id(settings: Settings) -> int:

@@ -16,6 +16,7 @@ from embermq.cli.fetch_jars import command as fetch_jars
 from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir, configuration
 from embermq.cli.packaged import PIPELINE_COMMANDS, add_packaged
 from embermq.cli.redrive import command as redrive
+from embermq.cli.rejected import app as rejected
 from embermq.cli.submit import command as submit
 from embermq.cli.terminal import print_json, table
 
@@ -43,6 +44,7 @@ app.command("fetch-jars")(fetch_jars)
 app.command("compact")(compact)
 app.command("redrive")(redrive)
 app.command("submit")(submit)
+app.add_typer(rejected, name="rejected")
 
 
 @app.command("start")

@@ -15,7 +15,7 @@ from embermq.model.counters import Counters
 from embermq.model.position import offset_of, partition_of
 from embermq.observability.metric_help import help_of
 from embermq.observability.queue_metrics import queue_metrics
-from embermq.pipeline.status import PIPELINE_STATES, PipelineStatus
+from embermq.pipeline.status import PIPELINE_STATES, QUERY_STATES, PipelineStatus
 from embermq.pipeline.supervisor import SupervisorStatistics
 from embermq.ports.dead_letter_alerts import AlertStatistics
 from embermq.ports.receipt_log import ReceiptStatistics
@@ -222,6 +222,15 @@ def _retention(state: RetentionState) -> Iterator[Metric]:
     yield pinned
 
 
+_COUNTED = {
+    "records": "records of the log that a query has covered",
+    "bytes": "bytes of payload that a query has written",
+    "rejected": "records that could not be understood",
+    "missing": "records that were gone from the log before a query read them",
+    "late": "records that came after the watermark of their window",
+}
+
+
 def _pipeline(status: PipelineStatus) -> Iterator[Metric]:
     state = GaugeMetricFamily("embermq_pipeline_state", "1 for the current state, else 0", labels=["state"])
     for name in PIPELINE_STATES:
@@ -239,3 +248,28 @@ def _pipeline(status: PipelineStatus) -> Iterator[Metric]:
     yield lag
     yield seconds
     yield restarts
+    yield from _query_work(status)
+
+
+def _query_work(status: PipelineStatus) -> Iterator[Metric]:
+    """What each query is doing, and what it has counted over the life of its sink."""
+    running = GaugeMetricFamily(
+        "embermq_pipeline_query_state", "1 for the current state, else 0", labels=["query", "state"]
+    )
+    batch = GaugeMetricFamily(
+        "embermq_pipeline_batch_seconds", "how long the last batch took", labels=["query"]
+    )
+    records = GaugeMetricFamily(
+        "embermq_pipeline_batch_records", "records of the last batch", labels=["query"]
+    )
+    for query in status.queries:
+        for name in QUERY_STATES:
+            running.add_metric([query.name, name], int(query.state == name))
+        batch.add_metric([query.name], query.last_batch_ms / 1000)
+        records.add_metric([query.name], query.last_batch_records)
+    yield from (running, batch, records)
+    for what, text in _COUNTED.items():
+        counter = CounterMetricFamily(f"embermq_pipeline_{what}", text, labels=["query"])
+        for query in status.queries:
+            counter.add_metric([query.name], query.totals.get(what, 0))
+        yield counter

@@ -30,7 +30,7 @@ from embermq.pipeline.keeper import Keeper
 from embermq.pipeline.leftovers import make_socket_directory, remove_leftovers
 from embermq.pipeline.places import Places
 from embermq.pipeline.session import start_session
-from embermq.pipeline.settings import DriverSettings
+from embermq.pipeline.settings import QUERIES, DriverSettings
 from embermq.pipeline.status import DriverReport, QueryReport, write_report
 from embermq.pipeline.turns import Turns
 
@@ -156,7 +156,7 @@ class Driver:
             java=self._java,
             spark=self._spark_version,
             master=self._settings.master,
-            queries=tuple(self._query_report(keeper) for keeper in self._keepers),
+            queries=self._query_reports(),
             kafka=self._kafka is not None,
             log_first=self._kafka.lags.first() if self._kafka is not None else 0,
             log_end=self._kafka.lags.end() if self._kafka is not None else 0,
@@ -169,6 +169,13 @@ class Driver:
             log.warning("cannot write %s: %s", self._places.status, error)
         if self._kafka is not None:
             self._kafka.tell(report)
+
+    def _query_reports(self) -> tuple[QueryReport, ...]:
+        """Those that are to come are starting."""
+        if self._keepers:
+            return tuple(self._query_report(keeper) for keeper in self._keepers)
+        wanted = self._settings.queries
+        return tuple(QueryReport(name=name, state="starting") for name in QUERIES if name in wanted)
 
     def _query_report(self, keeper: Keeper | Feed) -> QueryReport:
         report = keeper.report()

@@ -111,6 +111,7 @@ class KafkaDriver:
             lag_messages=lag.messages,
             lag_s=lag.seconds,
             missing=job.missing,
+            totals=dict(job.totals),
             last_error=report.last_error or self.lags.problem,
         )
 

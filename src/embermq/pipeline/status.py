@@ -25,6 +25,7 @@ CANNOT_READ = "cannot read"
 PipelineState = Literal["waiting", "starting", "running", "degraded", "backoff", "failed", "stopped", "down"]
 PIPELINE_STATES: tuple[PipelineState, ...] = get_args(PipelineState)
 QueryState = Literal["starting", "running", "backoff", "paused", "stopped", "down"]
+QUERY_STATES: tuple[QueryState, ...] = get_args(QueryState)
 
 
 class QueryReport(Struct, frozen=True, kw_only=True):
@@ -43,6 +44,8 @@ class QueryReport(Struct, frozen=True, kw_only=True):
     lag_messages: int = 0
     lag_s: float = 0.0
     missing: int = 0
+    totals: dict[str, int] = {}
+    """On Kafka: what its sink has counted."""
 
 
 class DriverReport(Struct, frozen=True, kw_only=True):
@@ -92,7 +95,8 @@ class QueryStatus(Struct, frozen=True, kw_only=True):
     last_error: str
     restarts: int
     totals: dict[str, int]
-    """Over the life of the sink: records, entries, rejected, missing (gone from the log unread), late, files."""
+    """Over the life of the sink: records, entries, bytes (of payload), rejected, missing (gone from the log unread),
+    late, files."""
     positions: dict[str, int] = {}
     """On Kafka: partition of the log to the next offset; `position` is their sum."""
 
@@ -212,12 +216,12 @@ def _looked_at(
     """One query on Kafka: what it is doing, from the driver; how far it is, from what it has published."""
     reports = driver.queries if driver is not None else ()
     report = next((query for query in reports if query.name == name), None)
-    report = report or QueryReport(name=name, state="stopped" if alive else "down")
+    report = report or QueryReport(name=name, state=_absent(driver if alive else None))
     behind = look.behind(name)
     lag_s = 0.0
     if behind and alive and report.lag_messages:
         lag_s = report.lag_s
-    elif behind and not alive:
+    elif behind:  # without a driver, or with one that does not know it yet
         accepted_ms = look.accepted_ms(behind)
         lag_s = 0.0 if accepted_ms is None else max(0, now_ms - accepted_ms) / 1000
     told = msgspec.structs.replace(
@@ -227,6 +231,13 @@ def _looked_at(
         lag_s=lag_s,
     )
     return _kafka_status(told, alive)
+
+
+def _absent(driver: DriverReport | None) -> QueryState:
+    """How a query is that the driver says nothing of; None for no driver."""
+    if driver is None:
+        return "down"
+    return "starting" if driver.state == "starting" else "stopped"
 
 
 def _kafka_status(report: QueryReport, alive: bool) -> QueryStatus:
@@ -243,7 +254,7 @@ def _kafka_status(report: QueryReport, alive: bool) -> QueryStatus:
         last_batch_at_ms=report.last_batch_at_ms,
         last_error=report.last_error,
         restarts=report.restarts,
-        totals={"missing": report.missing} if report.missing else {},
+        totals=report.totals | ({"missing": report.missing} if report.missing else {}),
         positions=report.positions,
     )
 
@@ -275,7 +286,7 @@ def _query_status(
 ) -> QueryStatus:
     """`broker_ms` is the broker's time, which is what commits are stamped with."""
     report = next((query for query in driver.queries if query.name == sink.name), None) if driver else None
-    report = report or QueryReport(name=sink.name, state="down" if driver is None else "stopped")
+    report = report or QueryReport(name=sink.name, state=_absent(driver))
     position = bounds.first if sink.position is None else sink.position
     lag = max(0, bounds.end - position)
     committed_ms = log.committed_ms(position) if lag else None

@@ -28,7 +28,7 @@ class Kafka:
         self.published: dict[int, int] = {}
         self.leaderless: dict[str, int] = {}
 
-    def bounds(self) -> dict[int, Bounds]:
+    def bounds(self, _: str = "") -> dict[int, Bounds]:
         return {0: Bounds(0, END)}
 
     def progress(self) -> dict[str, dict[int, int]]:

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from msgspec.json import encode
 
-from embermq.pipeline.log_look import Bounds, LogLook, SeenEnds
+from embermq.pipeline.log_look import Bounds, LogLook, SeenEnds, ToldReport
 from embermq.pipeline.places import Places
 from embermq.pipeline.status import DriverReport, QueryReport, read_status, write_report
 
@@ -44,6 +45,36 @@ def driver(data_dir: Path, updated_ms: int) -> None:
         kafka=True,
     )
     write_report(Places(data_dir).status, report)
+
+
+@pytest.mark.promise("pipeline-13")
+def test_lag_and_state_are_there_while_the_driver_starts(tmp_path: Path) -> None:
+    report = DriverReport(
+        pid=os.getpid(),
+        state="starting",
+        started_ms=NOW_MS,
+        updated_ms=NOW_MS,
+        queries=(QueryReport(name="dispatch", state="starting"),),
+        kafka=True,
+    )
+    write_report(Places(tmp_path).status, report)
+    dispatch, lake = read_status(tmp_path, NOW_MS, look([], dispatch={0: 90, 1: 50}, lake={})).queries
+    assert (dispatch.state, dispatch.lag_messages, dispatch.lag_s) == ("starting", 10, 7.0)
+    assert (lake.state, lake.lag_messages, lake.lag_s) == ("starting", 140, 7.0)
+
+
+@pytest.mark.promise("pipeline-13")
+def test_a_driver_elsewhere_is_shown_as_long_as_it_is_heard(tmp_path: Path) -> None:
+    query = QueryReport(name="lake", state="running", totals={"records": 9, "rejected": 1})
+    report = DriverReport(
+        pid=7, host="spark-1", state="running", started_ms=1, updated_ms=2, queries=(query,), kafka=True
+    )
+    heard = LogLook(BOUNDS, {"lake": {}}, lambda _: NOW_MS, ToldReport(encode(report), NOW_MS - 9_000))
+    found = read_status(tmp_path, NOW_MS, heard)
+    assert (found.state, found.pid, found.host) == ("running", 7, "spark-1")
+    assert (found.queries[0].state, found.queries[0].totals) == ("running", {"records": 9, "rejected": 1})
+    late = read_status(tmp_path, NOW_MS + 9_000, heard)
+    assert (late.state, late.pid, late.host, late.queries[0].state) == ("down", 0, "", "down")
 
 
 @pytest.mark.promise("pipeline-13", "pipeline-5")

@@ -5,6 +5,7 @@ import logging
 import re
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -83,6 +84,7 @@ class KafkaDispatch(KafkaJob):
         """Of the newest batch of this run that was seen."""
         self._at: Positions = {}
         """How far this run has come, wherever others have been."""
+        self._records = 0
         self._limits = RecordLimits(setup.kafka.positions)
 
     def confirmed(self) -> Positions:
@@ -172,6 +174,8 @@ class KafkaDispatch(KafkaJob):
             self._leaders.went_on()
             self.publish(ends)
             self.covered(records, duration_ms)
+            self._records += records
+            self.totals = {**self.totals, "records": self._records}
         if looks and self._limits.have_changed():
             raise PipelineError(_ANEW)
 
@@ -238,6 +242,7 @@ class KafkaDispatch(KafkaJob):
             return
         finally:
             self._standstill.look_s = now_s + PROGRESS_S
+        self._count_rejected()
         behind = {
             number: self._at.get(number, found.first)
             for number, found in bounds.items()
@@ -250,6 +255,12 @@ class KafkaDispatch(KafkaJob):
                 f"nothing of {self.kafka.positions.kafka.log_topic} got done in {held_s:.0f} s beyond {behind}, "
                 f"although there is more: {_HELD_UP}"
             )
+
+    def _count_rejected(self) -> None:
+        """As many as the topic for them has had."""
+        with suppress(KafkaLogError):
+            kept = self.kafka.positions.bounds(self.kafka.positions.kafka.rejected_topic)
+            self.totals = {**self.totals, "rejected": sum(one.end for one in kept.values())}
 
     def _look_at_leaders(
         self, now_s: float, without: Mapping[str, int], behind: Mapping[int, int], batch_s: float

@@ -3,6 +3,7 @@
 import logging
 import time
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Mapping
 
 from pyspark import StorageLevel
@@ -55,6 +56,10 @@ class KafkaSinkJob(KafkaJob):
     def keep_up(self, now_ms: int) -> None:
         """One bounded round of pruning."""
 
+    @abstractmethod
+    def counts(self) -> dict[str, int]:
+        """What the sink has counted."""
+
     def source_limits(self) -> dict[str, str]:
         limits = super().source_limits()
         if self.trigger_ms:
@@ -89,6 +94,7 @@ class KafkaSinkJob(KafkaJob):
         with self._lock:
             confirmed = self.confirmed()
             self.keep_up(now_ms)
+            self.totals = self.counts()
         self.publish(confirmed)
 
     def _begin(self) -> Positions:
@@ -139,6 +145,12 @@ class KafkaArchive(KafkaSinkJob):
         for number, offset in begin.items():
             self._sink(number).begin_at(offset)
 
+    def counts(self) -> dict[str, int]:
+        found: Counter[str] = Counter()
+        for sink in self._sinks.values():
+            found.update(sink.file.counts())
+        return dict(found)
+
     def write(self, records: DataFrame) -> int:
         sinks = self._sinks.values()
         covered = write_by_tasks(
@@ -186,6 +198,9 @@ class KafkaLake(KafkaSinkJob):
     def begin_at(self, begin: Positions) -> None:
         self._sink.begin_at(begin)
 
+    def counts(self) -> dict[str, int]:
+        return self._sink.file.counts()
+
     def write(self, records: DataFrame) -> int:
         rows = lake_rows(records).persist(StorageLevel.DISK_ONLY)
         try:
@@ -214,6 +229,9 @@ class KafkaTraffic(KafkaSinkJob):
     def begin_at(self, begin: Positions) -> None:
         for number, offset in begin.items():
             self._sink.file.begin_at(offset, number)
+
+    def counts(self) -> dict[str, int]:
+        return self._sink.file.counts()
 
     def beside(self) -> Mapping[str, Positions]:
         """The receipts. The broker makes their topic; without it latencies are missing, and nothing else."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -46,6 +48,8 @@ class QueryJob(ABC):
     name: QueryName
     mode: str = "microbatch"
     last_batch: LastBatch | None = None
+    totals: Mapping[str, int] = MappingProxyType({})
+    """On Kafka: what the sink has counted, as it was seen last."""
 
     @classmethod
     @abstractmethod

@@ -38,13 +38,14 @@ def lake_place(settings: PipelineSettings, places: Places) -> str:
 
 class Covered(Struct, frozen=True):
     """What a batch has of one partition: positions [first, end), good records among them, and positions that the log
-    did not hold any more."""
+    did not hold any more, bytes of payload."""
 
     partition: int
     first: int
     end: int
     good: int
     missing: int
+    data_bytes: int
 
 
 class Lake:
@@ -143,6 +144,7 @@ class Lake:
                 entries=one.good,
                 rejected=one.end - one.first - one.good - one.missing,
                 missing=one.missing,
+                bytes=one.data_bytes,
             )
             self._note({one.partition: one.end})
 
@@ -196,5 +198,6 @@ def _covered(rows: DataFrame) -> list[Covered]:
         F.max(F.col("offset") + F.col("span")).alias("end"),
         F.count_if(F.col("error").isNull()).alias("good"),
         F.coalesce(F.sum(F.when(is_missing(), F.col("span"))), F.lit(0)).alias("missing"),
+        F.coalesce(F.sum("payload_bytes"), F.lit(0)).alias("data_bytes"),
     )
     return [Covered(**row.asDict()) for row in found.orderBy("partition").collect()]

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from embermq.formats.message_table import ARCHIVE, COLUMNS
 from embermq.pipeline.sinks.message_store import MessageStoreSink, batch_from
@@ -60,6 +61,7 @@ class MessageFile(MessageStoreSink):
                 entries=len(batch.messages),
                 rejected=batch.rejected,
                 missing=batch.missing,
+                bytes=pc.sum(pc.binary_length(batch.messages["payload"])).as_py() or 0,
             )
             self.file.move_to(batch.end)
         return batch.end - batch.begin

@@ -126,9 +126,15 @@ class TrafficWindows:
                 late = pc.sum(log["late"]).as_py()
                 messages = pc.sum(log["messages"]).as_py()
                 missing = pc.sum(log["missing"]).as_py()
+                data = pc.sum(log["payload_bytes"]).as_py() or 0
                 rejected = covered - messages - late - missing
                 self.file.count(
-                    records=covered, entries=messages, late=late, rejected=rejected, missing=missing
+                    records=covered,
+                    entries=messages,
+                    late=late,
+                    rejected=rejected,
+                    missing=missing,
+                    bytes=data,
                 )
                 newest_ms = pc.max(log["newest_ms"]).as_py()
                 if newest_ms is not None:

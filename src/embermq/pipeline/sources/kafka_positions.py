@@ -365,9 +365,19 @@ class KafkaPositions:
             return None
         return int(record.timestamp()[1])
 
-    def _read_all(self, topic: str, ends: Positions) -> list[Message]:
-        """Everything below `ends`, with what is not there any more left out."""
+    def newest(self, topic: str, limit: int) -> list[Message]:
+        """The last records of each partition of a topic, at most so many; none when it is not there. Raises
+        KafkaLogError."""
+        if topic not in self.topics():
+            return []
+        ends = {number: found.end for number, found in self.bounds(topic).items()}
+        return self._read_all(topic, ends, {number: end - limit for number, end in ends.items()})
+
+    def _read_all(self, topic: str, ends: Positions, begin: Mapping[int, int] | None = None) -> list[Message]:
+        """Everything below `ends`, from `begin` on, with what is not there any more left out."""
         firsts = self._offsets(topic, ends, _EARLIEST)
+        if begin is not None:
+            firsts = {number: max(first, begin[number]) for number, first in firsts.items()}
         left = {number: end for number, end in ends.items() if end > firsts[number]}
         if not left:
             return []

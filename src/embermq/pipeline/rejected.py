@@ -1,0 +1,62 @@
+"""Records that a query could not use, and why: those of dispatch, which keeps them. No Spark in here."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from embermq.pipeline.places import Places
+from embermq.pipeline.sources.log_file import connect_readonly
+
+if TYPE_CHECKING:  # Kafka's client is not there in every installation
+    from embermq.pipeline.sources.kafka_positions import KafkaPositions
+
+_NEWEST = """
+SELECT "offset", reason, length(body), rejected_ms FROM rejected ORDER BY rejected_ms DESC, "offset" DESC LIMIT ?
+"""
+
+
+class RejectedRecord(Struct, frozen=True, kw_only=True):
+    """One record by its position in the message log. `topic` is "" where nobody can tell; `bytes` are those of the raw
+    record in the embedded log, of the payload in Kafka; 0 for a range that is gone from the log."""
+
+    partition: int
+    offset: int
+    reason: str
+    rejected_ms: int
+    topic: str = ""
+    bytes: int = 0
+
+
+def rejected_in_files(places: Places, limit: int) -> list[RejectedRecord]:
+    """The newest of the embedded log, the oldest of them first."""
+    connection = connect_readonly(places.applications)
+    if connection is None:
+        return []
+    with closing(connection):
+        is_there = connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'rejected'").fetchone()
+        rows = connection.execute(_NEWEST, (limit,)).fetchall() if is_there else []
+    return [
+        RejectedRecord(partition=0, offset=offset, reason=reason, rejected_ms=at_ms, bytes=size)
+        for offset, reason, size, at_ms in reversed(rows)
+    ]
+
+
+def rejected_in_kafka(positions: "KafkaPositions", limit: int) -> Iterator[RejectedRecord]:
+    """The newest of each partition of `<prefix>.msg.rejected`, at most so many. Raises KafkaLogError."""
+    for record in positions.newest(positions.kafka.rejected_topic, limit):
+        headers = dict(record.headers() or ())
+        partition, _, offset = _text(headers.get("s")).partition(";")
+        yield RejectedRecord(
+            partition=int(partition) if partition.isdigit() else -1,
+            offset=int(offset) if offset.isdigit() else -1,
+            reason=_text(headers.get("r")),
+            rejected_ms=int(record.timestamp()[1]),
+            topic=_text(record.key()),
+            bytes=len(record.value() or b""),
+        )
+
+
+def _text(value: object) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value or "")
