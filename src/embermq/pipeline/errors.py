@@ -59,3 +59,7 @@ class FilterError(PipelineError):
 
 class BrokerAway(PipelineError):
     """The world's fault: the broker does not answer. What it was asked for may be done all the same."""
+
+
+class SourceOptionError(PipelineError, ValueError):
+    """The user's fault: an option of the public source that cannot be. Names the option and its value."""
