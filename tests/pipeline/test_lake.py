@@ -84,7 +84,9 @@ def test_repeated_with_other_boundaries_and_read_by_others(
     fill(log)
     lake = opened(spark, places, lakes)
     assert [write(lake, spark, places, start, end) for start, end in REPLAYS] == [10, 0, 7, 13, 10]
-    assert lake.file.counts() == {"records": 40, "entries": 32, "rejected": 8}
+    counts = lake.file.counts()
+    assert counts.pop("bytes") > 0
+    assert counts == {"records": 40, "entries": 32, "rejected": 8}
     assert (lake.file.position(), lake.positions()) == (40, {0: 40})
     by_spark = spark.read.format("delta").load(str(places.lake))
     assert sorted(row.offset for row in by_spark.select("offset").collect()) == GOOD
