@@ -15,7 +15,7 @@ from tests.support.mqtt_client import MqttClient, run
 from tests.support.waiting import wait_for, wait_until
 
 from embermq.formats.segment_reader import Frame, SegmentReader
-from embermq.formats.segments import END_NAME, FILE_BYTES, FOLDER, FRAME_BYTES, segment_name
+from embermq.formats.segments import ALIGNMENT, END_NAME, FILE_BYTES, FOLDER, FRAME_BYTES, segment_name
 from embermq.mqtt.wire.packets import Subscription
 
 MESSAGES = 120
@@ -99,12 +99,16 @@ def test_a_torn_tail_costs_what_was_after_the_last_whole_frame_only(killed: Path
     whole = path.read_bytes()
     frames = frames_of(killed)
     used = frames[-1].position + frames[-1].head.size
+    ends = [frame.position + frame.head.size for frame in frames]
     random = Random(used)
     kept: list[int] = []
     for number in range(COPIES):
         data_dir = copy_of(killed, tmp_path / f"copy-{number}", first_checkpoint=True)
         (data_dir / FOLDER / END_NAME).unlink()
         cut = random.randrange(used // 3, used)
+        cut += next(
+            (end - cut for end in ends if 0 < end - cut < ALIGNMENT), 0
+        )  # what fills a frame up is no loss
         torn = whole[:cut]
         if number % 3 == 1:  # the rest is there, but not what it was
             torn += random.randbytes(len(whole) - cut)
