@@ -98,9 +98,10 @@ def test_both_logs_give_the_same_rows(
     spark: SparkSession, log: LogWriter, places: Places, columns: Columns
 ) -> None:
     log.append(RECORDS)
-    embedded = log_rows(spark, places, 0, len(RECORDS), columns).orderBy("offset")
     source = kafka_rows(spark, [in_kafka(offset, frame) for offset, frame in enumerate(RECORDS)])
     ours = records_from_kafka(source, columns, LOG_PREFIX).orderBy("offset")
+    read: Columns = "route" if columns == "route" else "all"  # traffic has no read of its own there
+    embedded = log_rows(spark, places, 0, len(RECORDS), read).select(ours.columns).orderBy("offset")
     assert ours.dtypes == embedded.dtypes
     rows = [row.asDict(recursive=True) for row in ours.collect()]
     assert {row.pop("partition") for row in rows} == {3}
