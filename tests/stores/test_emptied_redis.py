@@ -19,7 +19,7 @@ from tests.support.redis_server import RedisServer
 from tests.support.servers import on_servers
 from tests.support.waiting import wait_until
 
-from embermq.formats.redis_layout import client_keys
+from embermq.formats.redis_layout import SCHEMA_KEY, client_keys
 from embermq.mqtt.wire.packets import Pubcomp, Pubrec, Pubrel, Subscription
 from embermq.mqtt.wire.properties import Properties
 
@@ -264,6 +264,39 @@ def test_a_master_that_comes_back_empty_loses_its_slots_alone(
                     assert await arrived(found, len(expected)) == expected
 
         talk(after)
+
+
+def test_a_crash_before_all_is_written_anew_is_noticed(
+    kafka: KafkaServer, redis_cluster: RedisCluster, tmp_path: Path
+) -> None:
+    """One master was emptied, and another one, that does not answer, holds up what is written anew."""
+    with BrokerProcess(tmp_path / "data", settings=on_servers(kafka, redis_cluster)) as broker:
+        schema = redis_cluster.master_of(SCHEMA_KEY)
+        emptied, paused = (master for master in redis_cluster.masters() if master is not schema)
+        name = next(
+            f"s{number}" for number in range(100) if redis_cluster.master_of(f"s:ol:{{s{number}}}") is paused
+        )
+
+        async def before() -> None:
+            found = await kept(broker, name)
+            await found.subscribe(Subscription("t", 1))
+            await gone(found)
+            publisher = await client(broker, "p")
+            await asyncio.to_thread(at_rest, broker)
+            paused.pause()
+            await publisher.publish("t", b"waits", qos=1)
+
+        try:
+            talk(before)
+            emptied.ask("FLUSHALL")
+            wait_until(lambda: emptied.ask("DBSIZE"), 30, "the marks are back")
+            broker.kill()
+        finally:
+            paused.resume()
+        assert TOLD not in broker.output()
+        broker.launch()
+        assert broker.wait() == 1
+        assert "was emptied, with the sessions" in broker.output()
 
 
 def test_a_master_that_was_emptied_meanwhile_is_refused(

@@ -163,8 +163,9 @@ class EmptiedRedis:
 
     def _written(self, queues: list[Queue]) -> None:
         """A start may believe what is there from now on, once more."""
-        self._redis.writer.put_anew(self._identity, self._ticks.log_end, self._state.generations_reserved)
-        LOG.warning("the session store %s has again what memory had", self._redis.place)
+        if not self._lost:  # else a server was emptied meanwhile, and a start is to refuse it still
+            self._redis.writer.put_anew(self._identity, self._ticks.log_end, self._state.generations_reserved)
+            LOG.warning("the session store %s has again what memory had", self._redis.place)
         for queue in queues:
             messages = [(entry.offset, sequence) for sequence, entry in queue.entries.items()]
             messages += [(row.offset, row.ticket) for row in queue.delayed.rows.values()]

@@ -23,6 +23,8 @@ LOG = logging.getLogger("embermq.redis")
 MARK_KEY = "embermq:floor"
 MARK = read_script("mark", writes=False)
 """A server that has lost a mark is not sent it again, but the next one."""
+INCOMPLETE = b"incomplete"
+"""Instead of a position: the server was emptied, and has not got yet what memory has."""
 MARKS = 64
 MARK_S = 0.5
 """Marks are set at most this often."""
@@ -68,7 +70,10 @@ class FloorMarks:
         """Told a mark that is gone, which is there from the first start on: the server that has it was emptied."""
         self._asked: set[str] = set()
         """Marks that are looked for, without an answer."""
-        self._put_back: set[str] = set()
+        self._incomplete: set[str] = set()
+        """Marks of servers that have been emptied, and have not got everything anew."""
+        self._putting: set[str] = set()
+        """Those of them that may not be there yet."""
         self._looked_s = float("-inf")
         link.on_lost = self._compare
 
@@ -90,6 +95,7 @@ class FloorMarks:
         link = self._link
         if (
             self._open
+            or self._incomplete
             or link.is_resending
             or link.failing
             or self.trouble
@@ -101,7 +107,8 @@ class FloorMarks:
 
     def put_last(self) -> None:
         """The broker ends, in order: what was wanted last is put, however soon after the one before."""
-        if not (self._link.is_resending or self._link.failing or self.trouble) and self._wanted > self.floor:
+        is_whole = not (self._incomplete or self._link.is_resending or self._link.failing or self.trouble)
+        if is_whole and self._wanted > self.floor:
             self._put(self._wanted)
 
     def _put(self, floor: int) -> None:
@@ -144,15 +151,24 @@ class FloorMarks:
         else:
             then()
 
-    def put_back(self, key: str) -> None:
-        """The server of this mark was emptied: it is to know what nobody doubts, and to be found out if that happens
-        once more."""
+    def begin_anew(self, key: str) -> None:
+        """The server of this mark was emptied. It is found out if that happens once more, and a start refuses it."""
         for mark in self._at_server_of(key):
-            self._put_back.add(mark)
-            self._link.command(mark, ("SET", mark, self.settled_floor), partial(self._is_back, mark))
+            self._incomplete.add(mark)
+            self._putting.add(mark)
+            self._link.command(mark, ("SET", mark, INCOMPLETE), partial(self._begun_anew, mark))
 
-    def _is_back(self, mark: str, _answer: Answer) -> None:
-        self._put_back.discard(mark)
+    def _begun_anew(self, mark: str, _answer: Answer) -> None:
+        self._putting.discard(mark)
+
+    def end_anew(self) -> None:
+        """Servers that were emptied have everything again: they know what nobody doubts."""
+        for mark in self._incomplete:
+            self._link.command(mark, ("SET", mark, self.settled_floor), partial(self._ended_anew, mark))
+
+    def _ended_anew(self, mark: str, _answer: Answer) -> None:
+        if mark not in self._putting:  # else it was emptied once more
+            self._incomplete.discard(mark)
 
     def _at_server_of(self, key: str) -> list[str]:
         server = self._link.server_of(key)
@@ -173,8 +189,10 @@ class FloorMarks:
         self._asked.discard(key)
         known = int(answer) if isinstance(answer, bytes) and answer.isdigit() else 0
         if answer is None and self.on_emptied is not None:
-            if key not in self._put_back:
+            if key not in self._putting:
                 self.on_emptied(key)
+        elif key in self._incomplete or isinstance(answer, Refused):
+            pass  # it says nothing
         elif known < required and not self.trouble:
             self.trouble = (
                 f"has lost session data older than redis.settle_s: it knows of the log up to {known}, and had "

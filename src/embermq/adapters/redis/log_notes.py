@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from embermq.adapters.redis.blocking import BlockingRedis
-from embermq.adapters.redis.floor_marks import mark_keys
+from embermq.adapters.redis.floor_marks import INCOMPLETE, mark_keys
 from embermq.formats.redis_applications import GROUP_PREFIX
 from embermq.formats.redis_layout import (
     LOG_KEY,
@@ -83,15 +83,18 @@ class RedisLogNotes:
         values = {
             key: self._redis.command(key, "GET", key) for key in mark_keys(cluster=self._redis.is_cluster)
         }
-        missing = [key for key, value in values.items() if value is None]
+        missing = [key for key, value in values.items() if value is None or value == INCOMPLETE]
         if not missing:
             return
         if not accept_loss:
             raise self._unfit(
-                f"has no key {missing[0]!r}: the server that has it was emptied, with the sessions and queues of its "
-                "hash slots. Put a copy back, or set kafka.adopt_log to go on without what it had"
+                f"has no position in key {missing[0]!r}: the server that has it was emptied, with the sessions and "
+                "queues of its hash slots. Put a copy back, or set kafka.adopt_log to go on without what it had"
             )
-        newest = max((int(value) for value in values.values() if isinstance(value, bytes)), default=0)
+        newest = max(
+            (int(value) for value in values.values() if isinstance(value, bytes) and value.isdigit()),
+            default=0,
+        )
         for key in missing:  # what comes there now is complete as far as anybody knows
             self._redis.command(key, "SET", key, newest)
 

@@ -133,7 +133,7 @@ class RedisStateWriter(StateWriter):
 
         self._sessions.forget_stored(is_lost)
         self._queues.forget_stored(is_lost)
-        self._marks.put_back(mark)
+        self._marks.begin_anew(mark)
         emptied(is_lost)
 
     @property
@@ -154,6 +154,7 @@ class RedisStateWriter(StateWriter):
         self._link.command(SCHEMA_KEY, ("SET", SCHEMA_KEY, encode_schema(identity)), ignore)
         args = (end, generations, 0)
         self._link.ask(LOG_KEY, NOTE_LOG, (LOG_KEY,), args, self._unanswered.count)
+        self._marks.end_anew()
 
     def look(self) -> None:
         self._marks.look()

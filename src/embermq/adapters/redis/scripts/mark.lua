@@ -2,8 +2,8 @@
 -- KEYS: mark
 -- ARGV: position, the position that it must know
 -- Returns 1; nil when it does not know that.
-local held = redis.call('GET', KEYS[1])
-if tonumber(held or 0) < tonumber(ARGV[2]) then
+local held = tonumber(redis.call('GET', KEYS[1]) or 0)
+if not held or held < tonumber(ARGV[2]) then
   return false
 end
 redis.call('SET', KEYS[1], ARGV[1])
