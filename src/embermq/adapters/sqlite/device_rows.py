@@ -37,7 +37,8 @@ class DeviceRows:
         self._count = 0
 
     def gather(self, writes: SessionWrites, floor: int) -> None:
-        """Take what a tick wants of them. Of what is done nothing is kept below `floor`."""
+        """Take what a tick wants of them. Of what is done nothing is kept below `floor`. A `seq` is given once: what is
+        written under it already is marked or dropped, and never put again."""
         for row in writes.queue_rows:
             changes = self._of(row.generation, row.seq)
             changes.rows[row.seq] = row

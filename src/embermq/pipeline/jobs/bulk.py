@@ -17,7 +17,7 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 
 from embermq.pipeline.errors import LogBehindProgressError
-from embermq.pipeline.jobs.bulk_parts import BulkPart
+from embermq.pipeline.jobs.bulk_parts import WAITING_FULL, BulkPart
 from embermq.pipeline.jobs.query_job import JobSetup, LastBatch
 from embermq.pipeline.keeper import HEALTHY_S, short_reason
 from embermq.pipeline.paused import paused_queries
@@ -71,6 +71,7 @@ class Feed:
         self._last_batch = LastBatch(0, 0, 0)
         self._retry_s = self._begun_s = 0.0
         self._work: Future[None] | None = None
+        self._tidying: Future[None] | None = None
         self._writing = threading.Lock()
 
     @property
@@ -141,7 +142,7 @@ class Feed:
             finally:
                 if batch is not None:
                     batch.release()
-            if part.has_more():
+            if part.waiting():
                 part.write_more(spark)
             if batch is not None:
                 duration_ms = round((time.monotonic() - began_s) * 1000)
@@ -149,13 +150,16 @@ class Feed:
 
         self._submit(threads, spark, work)
 
-    def tidied_position(self, log_end: int | None) -> int | None:
-        """Where it reads from, after a round of tidying up; None when that has failed. `log_end` is None without a
-        log."""
+    def next_position(
+        self, threads: ThreadPoolExecutor, spark: SparkSession, log_end: int | None
+    ) -> int | None:
+        """Where it reads from; None when it cannot. A round of tidying up is begun, and waited for by nobody else: its
+        server may not answer. `log_end` is None without a log."""
         try:
-            assert self.part is not None
-            with self._writing:
-                self.part.keep_up(time.time_ns() // 1_000_000)
+            if self._tidying is None or self._tidying.done():
+                done, self._tidying = self._tidying, threads.submit(self._tidy, spark)
+                if done is not None:
+                    done.result()
             position = self.position
             if log_end is not None and position > log_end:
                 raise LogBehindProgressError(
@@ -167,10 +171,10 @@ class Feed:
             self.fail(error)
             return None
 
-    def has_more(self) -> bool:
-        """Whether something waits for it beside the log."""
+    def has_more(self, least: int) -> bool:
+        """Whether so much, one at least, waits for it beside the log."""
         try:
-            return self.part is not None and self.part.has_more()
+            return self.part is not None and self.part.waiting() >= max(least, 1)
         except Exception as error:
             self.fail(error)
             return False
@@ -180,13 +184,18 @@ class Feed:
         self._note(error, time.monotonic())
 
     def _submit(self, threads: ThreadPoolExecutor, spark: SparkSession, work: Callable[[], None]) -> None:
-        def guarded() -> None:
-            spark.sparkContext.setLocalProperty("spark.scheduler.pool", POOL)
-            with self._writing:
-                work()
-
         self.since_s = time.monotonic()
-        self._work = threads.submit(guarded)
+        self._work = threads.submit(self._alone, spark, work)
+
+    def _tidy(self, spark: SparkSession) -> None:
+        part = self.part
+        assert part is not None
+        self._alone(spark, lambda: part.keep_up(time.time_ns() // 1_000_000))
+
+    def _alone(self, spark: SparkSession, work: Callable[[], None]) -> None:
+        spark.sparkContext.setLocalProperty("spark.scheduler.pool", POOL)
+        with self._writing:
+            work()
 
     def _note(self, error: BaseException | None, now_s: float) -> None:
         if error is None:
@@ -222,7 +231,7 @@ class Bulk:
         self._stopping = stopping
         self._turns = turns
         self._due_s = float("-inf")
-        self._threads = ThreadPoolExecutor(len(kinds), "bulk")
+        self._threads = ThreadPoolExecutor(2 * len(kinds), "bulk")
         self._thread = threading.Thread(target=self._run, name="bulk", daemon=True)
 
     def start(self) -> None:
@@ -257,39 +266,40 @@ class Bulk:
             return  # it may read with the others next
         starts: dict[int, list[Feed]] = {}
         for feed in free:
-            position = feed.tidied_position(None if found.end() is None else bounds.end)
+            log_end = None if found.end() is None else bounds.end
+            position = feed.next_position(self._threads, self._spark, log_end)
             if position is not None:
                 starts.setdefault(position, []).append(feed)
         ahead = {*starts, *(feed.batch.end for feed in self.feeds if feed.batch is not None)}
+        is_due = now_s >= self._due_s  # the same for all: who catches up does not take the turn of the others
         for start, feeds in sorted(starts.items()):
-            self._offer(found, start, min((at for at in ahead if at > start), default=None), feeds, now_s)
+            further = min((at for at in ahead if at > start), default=None)
+            if self._offer(found, start, further, feeds, is_due=is_due) and is_due:
+                self._due_s = now_s + self._settings.bulk_trigger_ms / 1000
 
-    def _offer(self, found: LogFile, start: int, ahead: int | None, feeds: list[Feed], now_s: float) -> None:
+    def _offer(
+        self, found: LogFile, start: int, ahead: int | None, feeds: list[Feed], *, is_due: bool
+    ) -> bool:
         """A batch for parts at the same position, when it is due: in time, or when it is a full one, or at once up to
-        where others are already."""
+        where others are already. Whether one of them has something to do."""
         settings = self._settings
         log_end = found.end() or 0  # before the batch is measured, or one that is not full would look so
         end = found.bounded_end(start, settings.max_records_per_batch, settings.max_bytes_per_batch)
         end = end if ahead is None else min(end, ahead)
-        is_due = now_s >= self._due_s
-        if end == start:
-            for feed in feeds if is_due else ():
-                if feed.has_more():
-                    self._due_s = now_s + settings.bulk_trigger_ms / 1000
-                    feed.take(self._threads, self._spark, None)
-            return
-        if not (is_due or end < log_end or end == ahead):
-            return
-        if is_due:
-            self._due_s = now_s + settings.bulk_trigger_ms / 1000
+        if end == start or not (is_due or end < log_end or end == ahead):
+            busy = [feed for feed in feeds if feed.has_more(1 if is_due else WAITING_FULL)]
+            for feed in busy:
+                feed.take(self._threads, self._spark, None)
+            return bool(busy)
         try:
             batch = SharedRows(self._read(start=str(start), end=str(end)), end, len(feeds))
         except Exception as error:  # a worker of Spark that has not come in time
             for feed in feeds:
                 feed.fail(error)
-            return
+            return True
         for feed in feeds:
             feed.take(self._threads, self._spark, batch)
+        return True
 
     def _read(self, **options: str) -> DataFrame:
         source = self._spark.read.format(message_log.FORMAT).options(

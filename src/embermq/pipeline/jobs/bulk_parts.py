@@ -28,7 +28,8 @@ from embermq.pipeline.transforms.lake import lake_rows
 from embermq.pipeline.transforms.traffic import traffic_events
 
 _MS_PER_HOUR = 3_600_000
-_RECEIPT_BATCHES_MAX = 1_000
+WAITING_FULL = 1_000
+"""So much of what waits beside the log is a batch by itself."""
 
 
 class BulkPart(ABC):
@@ -54,12 +55,12 @@ class BulkPart(ABC):
     def write(self, records: DataFrame) -> int:
         """Give the records of a batch their effect, exactly once; returns how many positions they covered."""
 
-    def has_more(self) -> bool:
-        """Whether something waits that is not in the message log."""
-        return False
+    def waiting(self) -> int:
+        """How much waits that is not in the message log."""
+        return 0
 
     def write_more(self, spark: SparkSession) -> None:
-        """Give that its effect."""
+        """Give that its effect, `WAITING_FULL` of it at most."""
         raise NotImplementedError
 
     @abstractmethod
@@ -150,15 +151,14 @@ class Traffic(BulkPart):
     def write(self, records: DataFrame) -> int:
         return self._sink.write(traffic_events(records))
 
-    def has_more(self) -> bool:
+    def waiting(self) -> int:
         with closing(ReceiptFile(self.places.broker)) as receipts:
-            return receipts.end() > self._sink.position().receipts_next
+            return max(0, receipts.end() - self._sink.position().receipts_next)
 
     def write_more(self, spark: SparkSession) -> None:
         start = self._sink.position().receipts_next
         with closing(ReceiptFile(self.places.broker)) as receipts:
-            end = min(receipts.end(), start + _RECEIPT_BATCHES_MAX)
-            samples = receipts.table(start, end)
+            samples = receipts.table(start, min(receipts.end(), start + WAITING_FULL))
         self._sink.write(spark.createDataFrame(samples, traffic_schema()))
 
     def keep_up(self, now_ms: int) -> None:
