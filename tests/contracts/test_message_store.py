@@ -195,7 +195,9 @@ def test_repeated_with_other_boundaries(
         sink.write_table(table([row for row in rows if start <= int(str(row["offset"])) < end]))
         assert confirmed(stores) == end
     assert offsets(store) == good
-    assert sink.file.counts() == {"records": 40, "entries": 35, "rejected": 3, "missing": 2}
+    counts = sink.file.counts()
+    assert bool(counts.pop("bytes", 0)) == (not stores.url), "a server has no column for them"
+    assert counts == {"records": 40, "entries": 35, "rejected": 3, "missing": 2}
     assert sink.write_table(table(rows)) == 0
 
 
