@@ -1,60 +1,40 @@
-"""The message log for the broker's own thread, which may not wait for it: read on a thread of its own."""
+"""Reading on in the message log for sessions that are behind."""
 
 from __future__ import annotations
 
 import logging
 from functools import partial
-from queue import SimpleQueue
-from threading import Thread
 
 from embermq.app.log_side import LogSide, Post
+from embermq.app.log_thread import LogThread
 from embermq.delivery.device.behind import STEP_RECORDS, Found
 from embermq.ports.errors import StoreError
 from embermq.ports.message_log import LogBatch, MessageLog
 
 LOG = logging.getLogger("embermq")
 READ_BYTES = 1024 * 1024
-CLOSE_S = 1.0
-"""How long the end of the broker waits for an answer that nobody needs any more."""
 
 
 class LogReads:
-    """One after another. The thread begins with the first one."""
+    """One after another, on a thread of their own."""
 
     def __init__(self, log_side: LogSide, post: Post) -> None:
-        self._log_side = log_side
-        self._post = post
-        self._asked: SimpleQueue[tuple[int, Found] | None] = SimpleQueue()
-        self._thread: Thread | None = None
+        self._thread = LogThread("log reads", log_side, post)
+        self.close = self._thread.close
 
     def read(self, position: int, then: Found) -> None:
         """See `delivery.device.behind.ReadLog`."""
-        if self._thread is None:
-            self._thread = Thread(target=self._answer_forever, name="log reads", daemon=True)
-            self._thread.start()
-        self._asked.put((position, then))
+        self._thread.ask(partial(_read, position), partial(_answered, then))
 
-    def close(self) -> None:
-        """A log that does not answer is not waited for."""
-        if self._thread is not None:
-            self._asked.put(None)
-            self._thread.join(CLOSE_S)
-            self._thread = None
 
-    def _answer_forever(self) -> None:
-        log: MessageLog | None = None
-        close = None
-        while (question := self._asked.get()) is not None:
-            position, then = question
-            found: list[LogBatch] | None = None
-            try:
-                if log is None:
-                    log, close = self._log_side.open_reader()
-                found = log.read(position, records_max=STEP_RECORDS, bytes_max=READ_BYTES)
-            except StoreError as error:
-                LOG.warning("reading on in the message log: %s", error)
-            except Exception:  # whatever it was, it is tried again
-                LOG.exception("the message log cannot be read on")
-            self._post(partial(then, found))
-        if close is not None:
-            close()
+def _read(position: int, log: MessageLog) -> list[LogBatch]:
+    return log.read(position, records_max=STEP_RECORDS, bytes_max=READ_BYTES)
+
+
+def _answered(then: Found, answer: list[LogBatch] | Exception) -> None:
+    """Whatever it was, it is tried again."""
+    if isinstance(answer, StoreError):
+        LOG.warning("reading on in the message log: %s", answer)
+    elif isinstance(answer, Exception):
+        LOG.error("the message log cannot be read on", exc_info=answer)
+    then(answer if isinstance(answer, list) else None)

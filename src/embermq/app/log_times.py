@@ -5,12 +5,9 @@ from __future__ import annotations
 import logging
 import time
 from functools import partial
-from queue import SimpleQueue
-from threading import Thread
-
-from msgspec import Struct
 
 from embermq.app.log_side import LogSide, Post
+from embermq.app.log_thread import LogThread
 from embermq.model.counters import Counters
 from embermq.ports.errors import StoreError
 from embermq.ports.message_log import MessageLog
@@ -20,14 +17,6 @@ from embermq.sessions.waiting_subscriptions import WAIT_MS
 LOG = logging.getLogger("embermq")
 NEVER_MS = 253_370_764_800_000
 """The year 9999."""
-CLOSE_S = 1.0
-"""How long the end of the broker waits for an answer that nobody needs any more."""
-
-
-class _Question(Struct, frozen=True):
-    time_ms: int
-    then: OffsetFound
-    asked_s: float
 
 
 class LogTimes:
@@ -36,54 +25,28 @@ class LogTimes:
 
     def __init__(self, log_side: LogSide, post: Post, counters: Counters) -> None:
         self._log_side = log_side
-        self._post = post
         self._counters = counters
-        self._asked: SimpleQueue[_Question | None] = SimpleQueue()
-        self._thread: Thread | None = None
+        self._thread = LogThread("log times", log_side, post)
+        self.close = self._thread.close
 
     def find(self, time_ms: int, then: OffsetFound) -> None:
         """See `DurableQueues.find_offset`."""
         if not self._log_side.is_shared_by_threads:
             then(_offset(self._log_side.log, time_ms))
             return
-        if self._thread is None:
-            self._thread = Thread(target=self._answer_forever, name="log times", daemon=True)
-            self._thread.start()
-        self._asked.put(_Question(time_ms, then, time.monotonic()))
+        is_wanted = partial(_is_waited_for, time.monotonic())
+        self._thread.ask(partial(_offset, time_ms=time_ms), partial(self._answered, then), is_wanted)
 
-    def close(self) -> None:
-        """A log that does not answer is not waited for."""
-        if self._thread is not None:
-            self._asked.put(None)
-            self._thread.join(CLOSE_S)
-            self._thread = None
-
-    def _answer_forever(self) -> None:
-        log: MessageLog | None = None
-        close = None
-        while (question := self._asked.get()) is not None:
-            if time.monotonic() - question.asked_s > WAIT_MS / 1_000:
-                continue
-            answer: int | StoreError
-            then = question.then
-            try:
-                if log is None:
-                    log, close = self._log_side.open_reader()
-                answer = _offset(log, question.time_ms)
-            except StoreError as error:
-                answer = error
-            except Exception as error:  # whatever it was, nobody who asks later would be answered
-                LOG.exception("a time in the message log cannot be found")
-                answer = StoreError(f"a time in the message log cannot be found: {error!r}")
-                then = partial(self._counted, question.then)
-            self._post(partial(then, answer))
-        if close is not None:
-            close()
-
-    def _counted(self, then: OffsetFound, answer: int | StoreError) -> None:
-        """On the event loop, which alone counts."""
-        self._counters.unexpected_errors += 1
+    def _answered(self, then: OffsetFound, answer: int | Exception) -> None:
+        if isinstance(answer, Exception) and not isinstance(answer, StoreError):
+            LOG.error("a time in the message log cannot be found", exc_info=answer)
+            self._counters.unexpected_errors += 1
+            answer = StoreError(f"a time in the message log cannot be found: {answer!r}")
         then(answer)
+
+
+def _is_waited_for(asked_s: float) -> bool:
+    return time.monotonic() - asked_s <= WAIT_MS / 1_000
 
 
 def _offset(log: MessageLog, time_ms: int) -> int:

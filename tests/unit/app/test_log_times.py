@@ -8,7 +8,7 @@ from queue import SimpleQueue
 
 import pytest
 
-from embermq.app import log_times
+from embermq.app import log_thread, log_times
 from embermq.app.log_times import LogTimes
 from embermq.model.counters import Counters
 from embermq.ports.errors import StoreError, StoreUnavailable
@@ -136,7 +136,7 @@ def test_a_time_before_all_that_is_left_is_the_beginning() -> None:
 
 
 def test_the_end_of_the_broker_waits_for_no_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_times, "CLOSE_S", 0.01)
+    monkeypatch.setattr(log_thread, "CLOSE_S", 0.01)
     log = SlowLog()
     asker = Asker(log)
     asker.finds(10)
