@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import msgspec
 from msgspec.structs import replace
@@ -290,9 +290,8 @@ class HandDrivenBroker:
         if logs is not None:
             readers = self.shared if feeds is not None else SharedLogReaders()
             self.state.share_by_logs(logs, 2, readers)
-        self.links: list[HandLink] = []
+        self.links, self.held = list[HandLink](), False
         self.failures: list[StoreError] = []
-        self.held = False
         self.full: StoreError | None = None  # why nothing can be stored; the server tries in vain meanwhile
         self._batch: Batch | None = None
         self.state.tick.now_ms = now_ms
@@ -322,7 +321,8 @@ class HandDrivenBroker:
             return self.applications
         feeds.members.clear()
         place = SharedPlace(feeds, self.logs, self.progress, self.store.shared)
-        self.shared = SharedReaders(self.state, place, self.parking)
+        gave_ids = cast(FedReaders, self.applications).gave_ids
+        self.shared = SharedReaders(self.state, place, self.parking, gave_ids)
         return OwnAndShared(self.applications, self.shared)
 
     def _restore(self) -> int:

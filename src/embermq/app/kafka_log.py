@@ -184,11 +184,13 @@ class KafkaLogSide(LogSide):
         place = LogPlace(feeds, store, OwnPlace(self._applications, self.progress, self.records))
         return FedReaders(state, place, parking)
 
-    def share_applications(self, state: BrokerState, store: SharedGroups, parking: Parking) -> SharedReaders:
+    def share_applications(
+        self, state: BrokerState, store: SharedGroups, parking: Parking, own: FedReaders
+    ) -> SharedReaders:
         address, kafka = self._admin.address, self._settings.kafka
         feeds = self._shared_feeds = KafkaSharedFeeds(address, kafka, self._post, failures=self._failures)
         place = SharedPlace(feeds, self._applications, self.progress, store)
-        return SharedReaders(state, place, parking)
+        return SharedReaders(state, place, parking, own.gave_ids)
 
     def close(self) -> None:
         if self._shared_feeds is not None:

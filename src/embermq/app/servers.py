@@ -106,7 +106,7 @@ def _read(data_dir: Path, settings: Settings, rules: RuleSet | None, stores: _St
     state = make_state(settings, rules, tick)
     parking = make_parking(state, settings, redis.parked)
     readers = log_side.feed_applications(state, redis.readers, parking)
-    shared = log_side.share_applications(state, redis.shared, parking)
+    shared = log_side.share_applications(state, redis.shared, parking, readers)
     broker, delivery = make_broker(state, settings, redis.queue, OwnAndShared(readers, shared))
 
     queues = open_queues(state, settings, redis.queues, log_side, data_dir, post=post)

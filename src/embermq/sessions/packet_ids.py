@@ -20,6 +20,13 @@ def next_packet_id(session: Session) -> int:
             return packet_id
 
 
+def later_id(one: int, other: int) -> int:
+    """Which of two was given later, while fewer than half of all ids lie between them; 0 stands for none."""
+    if not (one and other):
+        return one or other
+    return other if (other - one) % PACKET_IDS < PACKET_IDS // 2 else one
+
+
 def reserve_packet_id(session: Session, delivery: Delivery) -> None:
     """Give its packet id to nothing else. It leaves the window, which gets no larger than there are other ids."""
     session.window.pop(delivery.packet_id, None)

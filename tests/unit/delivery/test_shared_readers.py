@@ -491,8 +491,23 @@ def test_packet_ids_go_on_after_a_crash(play: Play) -> None:
     again.publishes("t/0", b"new")
     assert [(message.payload, message.packet_id) for message in back.messages] == [
         (b"held", held),
-        (b"new", UNMARKED_MAX + 1),
+        (b"new", held + UNMARKED_MAX + 1),
     ]
+
+
+@pytest.mark.promise("application-8")
+def test_a_packet_id_given_long_after_the_session_s_place_is_not_given_again(play: Play) -> None:
+    """The client may answer late what a crash forgot: a new message must not have the same packet id."""
+    one = play.comes("one", 0, qos=1)
+    for hundred in range(13):
+        play.publishes("t/0", *(b"%d" % (hundred * 100 + number) for number in range(100)))
+    given = [message.packet_id for message in one.messages]
+    assert len(given) > UNMARKED_MAX
+    again = play.crashes()
+    back = again.comes("one", 0, qos=1, acknowledges=False)
+    again.publishes("t/0", *numbered(5))
+    assert back.messages
+    assert not {message.packet_id for message in back.messages} & set(given)
 
 
 @pytest.mark.promise("application-6")

@@ -110,6 +110,11 @@ class FedReaders(ApplicationDelivery):
         mark = ApplicationMark(session.generation, delivery.offset, delivery.packet_id, state, source)
         self._state.tick.writes.application_marks.append(mark)
 
+    def gave_ids(self, session: Session) -> None:
+        """Another log of the session has used its packet ids: the last one is stored with the place in its own."""
+        if session in self._readers:
+            self._write(self._readers[session])
+
     def floor(self, lane: LogLane) -> None:
         reader = self._readers.get(lane.session)
         if reader is lane:
@@ -117,12 +122,10 @@ class FedReaders(ApplicationDelivery):
             self._write(reader)
 
     def _write(self, reader: FedReader) -> None:
-        session, place = reader.session, reader.place
-        stored = reader.positions.stored()
+        session, stored = reader.session, reader.positions.stored()
         reader.written_base = stored.base_offset
-        self._state.tick.writes.application_positions[session.generation] = ReaderPosition(
-            place.log_id, session.last_packet_id, stored
-        )
+        position = ReaderPosition(reader.place.log_id, session.last_packet_id, stored)
+        self._state.tick.writes.application_positions[session.generation] = position
 
     def store_anew(self, session: Session) -> None:
         """The store has lost how far its client had come. Of one that is away nothing else knows it: what its log
@@ -386,9 +389,7 @@ class FedReaders(ApplicationDelivery):
 
     def resume(self, session: Session) -> None:
         reader = self._ready.pop(session, None)
-        if (
-            reader is None
-        ):  # what it has not acknowledged could not be read: to go on without it breaks the order
+        if reader is None:  # what it has not acknowledged was not read: to go on without it breaks the order
             if session.link is not None:
                 session.link.disconnect(ReasonCode.SERVER_BUSY)
             return

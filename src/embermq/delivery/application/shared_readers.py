@@ -54,10 +54,13 @@ class SharedPlace(Struct, frozen=True):
 
 
 class SharedReaders(SharedLogReaders):
-    """All members of this broker."""
+    """All members of this broker. `gave_ids` has the last packet id of a session stored."""
 
-    def __init__(self, state: BrokerState, place: SharedPlace, parking: Parking) -> None:
+    def __init__(
+        self, state: BrokerState, place: SharedPlace, parking: Parking, gave_ids: Callable[[Session], None]
+    ) -> None:
         self._state = state
+        self._gave_ids = gave_ids
         self._place = place
         self._parking = parking
         self._window = SlidingWindow(state, self, self.pump, parking)
@@ -436,6 +439,7 @@ class SharedReaders(SharedLogReaders):
             if pack:
                 lane.packed_from = pack[0].offset
                 self._window.send_pack(lane, link, pack)
+                self._gave_ids(member.session)
                 lane.follow()
                 return True
             lane.follow()

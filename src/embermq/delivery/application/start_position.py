@@ -6,6 +6,7 @@ from embermq.model.application_positions import ReaderPosition, StoredPositions
 from embermq.model.tick_writes import ApplicationMark
 from embermq.ports.application_logs import FoundLog
 from embermq.ports.reader_positions import StoredReader
+from embermq.sessions.packet_ids import later_id
 
 
 class StartPosition(Struct, frozen=True):
@@ -23,7 +24,7 @@ class StartPosition(Struct, frozen=True):
         """The last that was given, 0 when none is known. What is lost may be with the client, which would take for it
         what came with its packet id."""
         marks = self.gone or self.marks
-        return marks[-1].packet_id if marks else self.place.packet_id
+        return later_id(marks[-1].packet_id if marks else 0, self.place.packet_id)
 
 
 def standing(stored: StoredReader, found: FoundLog, *, subscribed: bool) -> StartPosition:
@@ -54,7 +55,7 @@ def cut_at(stored: StoredReader, found: FoundLog, end: int, trouble: str) -> Sta
     assert place is not None
     at = place.positions
     positions = StoredPositions(min(at.base_offset, end), min(at.committed_offset, end), at.floors)
-    packet_id = stored.marks[-1].packet_id if stored.marks else place.packet_id
+    packet_id = later_id(stored.marks[-1].packet_id if stored.marks else 0, place.packet_id)
     return StartPosition(
         ReaderPosition(found.identity, packet_id, positions),
         tuple(mark for mark in stored.marks if mark.offset < end),
