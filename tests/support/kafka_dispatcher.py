@@ -121,7 +121,7 @@ class KafkaDispatcher:
 
     def _round(self) -> None:
         self.carry()
-        if self._random.random() < 0.2 and self._reported < self.carried:
+        if self._reported < self.carried and (not self.repeated or self._random.random() < 0.2):
             self.write(self.records[self._reported : self.carried])  # killed, and begun again
             self.repeated += self.carried - self._reported
         if self._random.random() < 0.1:
