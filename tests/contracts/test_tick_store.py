@@ -26,8 +26,8 @@ from embermq.ports.errors import StoreError, StoreFull, StoreUnavailable
 from embermq.ports.tick_store import Receipt
 
 
-def record(payload: bytes, topic: str = "a/b") -> bytes:
-    return encode_record(Message(topic, payload, 1, False, "p", 4, 1_700_000_000_000))
+def record(payload: bytes, topic: str = "a/b", accepted_ms: int = 1_700_000_000_000) -> bytes:
+    return encode_record(Message(topic, payload, 1, False, "p", 4, accepted_ms))
 
 
 def position(committed: int) -> ReaderPosition:

@@ -128,10 +128,12 @@ def test_a_kill_of_kafka_in_mid_flight_loses_and_repeats_nothing(
     chance = random.Random(seed)
     killer = Thread(target=partial(_kill_and_start, kafka))
     kill_at = chance.randrange(20, 60)
+    # A Kafka that starts forgets producers of records older than producer.id.expiration.ms, and takes theirs twice.
+    now_ms = time.time_ns() // 1_000_000
     sent = 0
     for number in range(120):
         count = chance.randrange(1, 200)
-        wanted = [record(b"%d" % (sent + index), f"t/{index % 17}") for index in range(count)]
+        wanted = [record(b"%d" % (sent + index), f"t/{index % 17}", now_ms) for index in range(count)]
         answers = stores.submit(tick_writes(records=wanted))
         if number == kill_at:
             killer.start()
