@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import venv
 import zipfile
+from collections.abc import Iterable, Iterator
+from importlib.metadata import Distribution, distribution
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from tests.support.broker_process import START_S, BrokerProcess
+from tests.support.mqtt_client import MqttClient, run
+from tests.support.waiting import wait_for
 
 from embermq import __version__
+from embermq.mqtt.wire.packets import Subscription
 
 ROOT = Path(__file__).parents[2]
 BUILD_S = 110
+BYTES_MAX = 100_000_000
+"""What an installation without extras may take."""
 
 
 def built(command: list[str | Path], source: Path, folder: Path) -> Path:
@@ -33,7 +43,7 @@ def built(command: list[str | Path], source: Path, folder: Path) -> Path:
         ("bench", f"embermq=={__version__}", ["embermq_bench/cli.py", "embermq_bench/py.typed"]),
         (
             "migrate",
-            f"embermq[servers]=={__version__}",
+            f"embermq[pipeline,servers]=={__version__}",
             ["embermq_migrate/import_many.lua", "embermq_migrate/migration.sql", "embermq_migrate/py.typed"],
         ),
     ],
@@ -47,9 +57,74 @@ def test_a_wheel_comes_of_the_source_archive(
     wheel = built([*pip, "-w", wheels, archive], tmp_path, wheels)
     with zipfile.ZipFile(wheel) as opened:
         names = opened.namelist()
-        (metadata,) = (name for name in names if name.endswith("METADATA"))
-        lines = opened.read(metadata).decode().splitlines()
+    lines = metadata(wheel)
     assert set(holds) <= set(names)
     assert not [name for name in names if name.startswith("tests/") or name.endswith(".pyc")]
     assert f"Version: {__version__}" in lines
     assert any(line.startswith(f"Requires-Dist: {needs}") for line in lines)
+
+
+def metadata(wheel: Path) -> list[str]:
+    """Its lines."""
+    with zipfile.ZipFile(wheel) as opened:
+        (name,) = (name for name in opened.namelist() if name.endswith("METADATA"))
+        return opened.read(name).decode().splitlines()
+
+
+def collect(requires: Iterable[str], found: dict[str, Distribution]) -> None:
+    """What is needed without extras, and what that needs."""
+    for wanted in map(Requirement, requires):
+        name = wanted.name.lower()
+        if name not in found and (wanted.marker is None or wanted.marker.evaluate({"extra": ""})):
+            found[name] = distribution(name)
+            collect(found[name].requires or (), found)
+
+
+def files(one: Distribution) -> Iterator[Path]:
+    """Those that are there, without what is a command."""
+    paths = (Path(str(file.locate())) for file in one.files or () if file.parts[0] != "..")
+    return (path for path in paths if path.exists())
+
+
+def test_without_extras_it_is_the_broker_with_embedded_stores(tmp_path: Path) -> None:
+    """In an environment that has nothing but what the package asks for."""
+    wheels, place = tmp_path / "wheel", tmp_path / "environment"
+    pip = ["pip", "--disable-pip-version-check"]
+    options = ["--quiet", "--no-deps", "--no-build-isolation"]
+    wheel = built([*pip, "wheel", *options, "-w", wheels, ROOT], tmp_path, wheels)
+    requires = [line.partition(": ")[2] for line in metadata(wheel) if line.startswith("Requires-Dist: ")]
+    packages: dict[str, Distribution] = {}
+    collect(requires, packages)
+    venv.create(place)
+    (site,) = place.glob("lib/python*/site-packages")
+    for one in packages.values():
+        root = Path(str(one.locate_file("")))
+        for top in {path.relative_to(root).parts[0] for path in files(one)}:
+            if not (site / top).exists():
+                (site / top).symlink_to(root / top)
+    target = ["--python", str(place / "bin" / "python"), "install", "--quiet", "--no-deps", "--no-index"]
+    subprocess.run([sys.executable, "-m", *pip, *target, str(wheel)], check=True, timeout=BUILD_S)
+    size = sum(path.stat().st_size for one in packages.values() for path in files(one))
+    assert size < BYTES_MAX, size
+
+    program = place / "bin" / "embermq"
+    with BrokerProcess(tmp_path / "data", pipeline=True, installed=program) as broker:
+        assert "pipeline   off; Spark: pip install 'embermq[pipeline]'" in broker.output()
+
+        async def scenario() -> None:
+            client = MqttClient("one")
+            await client.connect(broker.port)
+            await client.subscribe(Subscription("hello/#", 1))
+            await client.publish("hello/world", b"hi", qos=1)
+            await wait_for(lambda: [message.payload for message in client.messages] == [b"hi"])
+
+        run(scenario())
+    servers = ["--set", "stores.log=kafka://127.0.0.1:1", "--set", "stores.session=redis://127.0.0.1:1"]
+    for words, extra in [
+        (["run", "--set", "pipeline.enabled=true"], "pipeline"),
+        (["pipeline", "compact"], "pipeline"),
+        (["run", *servers], "servers"),
+    ]:
+        command = [str(program), *words, "--data-dir", str(tmp_path / extra)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=START_S)
+        assert (done.returncode, f"pip install 'embermq[{extra}]'" in done.stderr) == (1, True), done.stderr

@@ -37,9 +37,9 @@ class BrokerProcess:
     """`embermq run` on one data directory; keeps its ports over restarts.
 
     `settings` are `--set` assignments, `wrapper` words in front of the program (`strace -D ...`). With such words,
-    with a library in front of the system's in `env`, or with `installed`, it is the installed program that starts, as a
-    user's would; else it is forked from one that has its imports behind it. As a context manager it starts at the entry
-    and leaves no process behind, Spark's included; on a failure its output is printed.
+    with a library in front of the system's in `env`, or with `installed`, it is the installed program that starts (or
+    the one at that path), as a user's would; else it is forked from one that has its imports behind it. As a context
+    manager it starts at the entry and leaves no process behind, Spark's included; on a failure its output is printed.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class BrokerProcess:
         env: Mapping[str, str] | None = None,
         arguments: Sequence[str] = (),
         wrapper: Sequence[str] = (),
-        installed: bool = False,
+        installed: bool | Path = False,
     ) -> None:
         self.data_dir = data_dir
         self.settings = dict(settings or {})
@@ -60,6 +60,7 @@ class BrokerProcess:
         self.arguments = tuple(arguments)
         self.wrapper = tuple(wrapper)
         self.installed = installed
+        self.program = installed if isinstance(installed, Path) else EMBERMQ
         self.port = free_port()
         self.http_port = free_port()
         self._mark = uuid4().hex
@@ -102,7 +103,7 @@ class BrokerProcess:
             "listeners.grpc": "",
             **self.settings,
         }
-        words = [*self.wrapper, str(EMBERMQ), "run", "--data-dir", str(self.data_dir)]
+        words = [*self.wrapper, str(self.program), "run", "--data-dir", str(self.data_dir)]
         if not self.pipeline:
             words.append("--no-pipeline")
         for key, value in given.items():

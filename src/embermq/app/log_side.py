@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from msgspec import Struct
 
 from embermq.app.config import Settings
+from embermq.app.extras import missing
 from embermq.app.settings import SQLITE
 from embermq.pipeline.log_look import LogLook
 from embermq.ports.application_log import ApplicationLog
@@ -110,5 +111,5 @@ def log_worth(settings: Settings) -> str:
     try:
         from embermq.app.kafka_log import kafka_worth
     except ImportError as error:
-        return f"{settings.stores.shown().log} needs {error.name}, which is not installed"
+        return f"{settings.stores.shown().log} needs {missing(error)}"
     return kafka_worth(settings)

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from embermq.app.config import Settings
 from embermq.app.errors import StartError, UserError
 from embermq.app.pipeline_news import PipelineNews
-from embermq.app.pipeline_side import driver_settings, missing_jars
+from embermq.app.pipeline_side import driver_settings, missing_for_spark
 from embermq.app.settings import SQLITE
 from embermq.observability.logs import configure_logging
 from embermq.pipeline.driver_lock import lock_driver
@@ -30,7 +30,7 @@ LOOK_S = 1.0
 def run_pipeline(settings: Settings) -> int:
     """Until SIGTERM or SIGINT; the exit code. Raises StartError, UserError."""
     settings = replace(settings, pipeline=replace(settings.pipeline, enabled=True))
-    if problem := missing_jars(settings):
+    if problem := missing_for_spark(settings):
         raise StartError(problem)
     places = Places(Path(settings.data_dir))
     if settings.stores.log == SQLITE and not places.broker.is_file():

@@ -11,6 +11,7 @@ from msgspec import structs
 
 from embermq.adapters.kafka.address import KafkaAddress, parse_address
 from embermq.app.errors import StartError
+from embermq.app.extras import how_to_install, missing
 from embermq.app.settings import SQLITE
 from embermq.app.store_addresses import kafka_address
 from embermq.formats.kafka_record import record_bytes_max
@@ -19,7 +20,7 @@ from embermq.pipeline.kafka_log import KafkaLog
 from embermq.pipeline.log_look import LogLook
 from embermq.pipeline.places import Places
 from embermq.pipeline.rejected import RejectedRecord, rejected_in_files, rejected_in_kafka
-from embermq.pipeline.settings import DriverSettings, check_settings
+from embermq.pipeline.settings import DriverSettings, check_settings, is_spark_installed
 
 LOOK_S = 5.0
 """How long a command waits for an answer of Kafka."""
@@ -93,9 +94,13 @@ def check_pipeline(settings: Settings) -> None:
     check_settings(_driver_settings(settings, address))
 
 
-def missing_jars(settings: Settings) -> str:
-    """Why Spark cannot read the log, and the command that puts it right; "" when it can, or need not."""
-    if settings.stores.log == SQLITE or not settings.pipeline.enabled:
+def missing_for_spark(settings: Settings) -> str:
+    """Why Spark cannot run or read the log, and the command that puts it right; "" when it can, or need not."""
+    if not settings.pipeline.enabled:
+        return ""
+    if not is_spark_installed():
+        return f"pipeline.enabled = true needs Spark, which is not installed: {how_to_install('pipeline')}"
+    if settings.stores.log == SQLITE:
         return ""
     from embermq.pipeline.connector import connector_jars  # loads what fetches jars
 
@@ -142,7 +147,7 @@ def _positions(settings: Settings) -> KafkaPositions | None:
     try:
         from embermq.pipeline.sources.kafka_positions import KafkaPositions
     except ImportError as error:
-        raise PipelineError(f"{error.name} is not installed: pip install 'embermq[servers]'") from error
+        raise PipelineError(f"stores.log needs {missing(error)}") from error
     return KafkaPositions(kafka, LOOK_S)
 
 

@@ -33,10 +33,11 @@ from embermq.app.control import ControlSide
 from embermq.app.data_lock import held_data_dir
 from embermq.app.embedded import open_embedded
 from embermq.app.errors import StartError
+from embermq.app.extras import missing
 from embermq.app.http_side import HttpSide
 from embermq.app.log_side import Post
 from embermq.app.opened import OpenedBroker
-from embermq.app.pipeline_side import driver_settings, missing_jars
+from embermq.app.pipeline_side import driver_settings, missing_for_spark
 from embermq.app.places_noted import check_profile, note_places
 from embermq.app.queue_admin import QueueAdmin
 from embermq.app.rpc_side import RpcSide
@@ -75,7 +76,7 @@ def run_broker(settings: Settings, *, accept_loss: bool = False) -> int:
     """Run until SIGTERM or SIGINT; returns the exit code. `accept_loss`: go on without what is damaged or missing in
     the data directory. Raises StartError for what keeps it from starting."""
     configure_logging(settings.logging)
-    if problem := missing_jars(settings):
+    if problem := missing_for_spark(settings):
         raise StartError(problem)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     os.umask(0o077)  # messages are nobody else's business on this machine
@@ -103,10 +104,7 @@ def _profile(
     try:
         from embermq.app.servers import open_servers
     except ImportError as error:
-        raise StartError(
-            f"stores.log: {settings.stores.shown().log} needs {error.name}, which is not installed: "
-            "pip install 'embermq[servers]', or make servers"
-        ) from error
+        raise StartError(f"stores.log: {settings.stores.shown().log} needs {missing(error)}") from error
     return partial(open_servers, data_dir, settings)
 
 

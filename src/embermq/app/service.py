@@ -17,6 +17,7 @@ from embermq.admin.refusals import Refusals
 from embermq.admin.service import Health, Readiness
 from embermq.app import out_of_memory
 from embermq.app.config import Settings
+from embermq.app.extras import how_to_install
 from embermq.app.letter_news import LetterNews
 from embermq.app.opened import OpenedBroker
 from embermq.app.own_thread import on_own_thread
@@ -30,7 +31,7 @@ from embermq.edge.settings import Address, UnixAddress
 from embermq.edge.tick_loop import TickLoop
 from embermq.model.position import offset_of, partition_of
 from embermq.pipeline.paused import pause_queries, paused_queries
-from embermq.pipeline.settings import pin_policies
+from embermq.pipeline.settings import is_spark_installed, pin_policies
 from embermq.pipeline.status import NO_APPLICATION, PipelineStatus, read_status
 from embermq.ports.errors import StoreError
 
@@ -317,7 +318,7 @@ class BrokerService:
         log_side = self._embedded.log_side
         pipeline = "starting (Spark needs some seconds; MQTT is served meanwhile)"
         if self._supervisor is None:
-            pipeline = "off"
+            pipeline = "off" if is_spark_installed() else f"off; Spark: {how_to_install('pipeline')}"
         elif not self.wants_pipeline():
             pipeline = f"waiting: {NO_APPLICATION}"
         lines = [f"EmberMQ {version('embermq')}"]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from embermq.adapters.sqlite.users import SqliteUsers
 from embermq.app.config import Settings
 from embermq.app.errors import StartError
+from embermq.app.extras import missing
 from embermq.app.settings import SQLITE
 from embermq.database.database_url import DatabaseUrl, parse_url
 from embermq.ports.errors import StoreError
@@ -78,9 +79,6 @@ def named_store(url: DatabaseUrl) -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        raise StartError(
-            f"stores.static: {url.shown} needs {error.name}, which is not installed: "
-            "pip install 'embermq[servers]', or make servers"
-        ) from error
+        raise StartError(f"stores.static: {url.shown} needs {missing(error)}") from error
     except StoreError as error:
         raise StartError(f"stores.static: {error}") from error

@@ -8,7 +8,7 @@ import msgspec
 
 from embermq.app.errors import StartError
 from embermq.app.log_side import log_worth
-from embermq.app.pipeline_side import missing_jars
+from embermq.app.pipeline_side import missing_for_spark
 from embermq.cli.options import (
     AllowAnonymous,
     AsJson,
@@ -38,7 +38,7 @@ def command(
         config, assignments, data_dir, allow_anonymous=allow_anonymous, no_pipeline=no_pipeline
     )
     worth = log_worth(found.settings)
-    problem = missing_jars(found.settings)
+    problem = missing_for_spark(found.settings)
     if as_json:
         document = {"settings": msgspec.to_builtins(found.shown), "origins": found.origins}
         if worth:

@@ -11,6 +11,7 @@ import typer
 
 from embermq import __version__
 from embermq.app.errors import ConfigError, EmberError
+from embermq.app.extras import missing
 from embermq.cli import packaged
 from embermq.ports.errors import StoreError
 
@@ -70,6 +71,8 @@ def run_program(name: str, app: typer.Typer, words: Sequence[str]) -> int:
         return _say(str(error), code=error.exit_code)
     except StoreError as error:
         return _say(str(error), code=EXIT_ERROR)
+    except ModuleNotFoundError as error:
+        return _say(f"{' '.join([name, *words[:2]])} needs {missing(error)}", code=EXIT_ERROR)
     except (KeyboardInterrupt, typer.Abort):
         return EXIT_INTERRUPTED
     except BrokenPipeError:

@@ -1,9 +1,10 @@
 """Settings of the pipeline; composed by app into the broker's one schema (section `pipeline`)."""
 
 import re
+from importlib.util import find_spec
 from typing import Literal
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from embermq.database.settings import SqlSettings
 from embermq.pipeline.errors import PipelineSettingsError
@@ -21,11 +22,17 @@ PINNED = ("archive", "lake", "traffic")
 """Queries for which nobody waits, so that each has a policy of its own."""
 
 
+def is_spark_installed() -> bool:
+    """It is an extra."""
+    return find_spec("pyspark") is not None
+
+
 class PipelineSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The Spark pipeline and its bounds; what the embedded stores cannot run is refused."""
 
-    enabled: bool = True
-    """Whether the broker starts Spark; without it application logs wait."""
+    enabled: bool = field(default_factory=is_spark_installed)
+    """Whether the broker starts Spark; without it application logs wait. `false` by default where Spark is not
+    installed."""
     queries: tuple[QueryName, ...] = QUERIES
     """Which queries run. Without `dispatch` application logs wait. With it alone Spark starts with the first
     APPLICATION session."""
