@@ -42,6 +42,7 @@ from embermq.app.places_noted import check_profile, note_places
 from embermq.app.queue_admin import QueueAdmin
 from embermq.app.rpc_side import RpcSide
 from embermq.app.service import BrokerService
+from embermq.app.service_unit import tell_systemd
 from embermq.app.settings import SQLITE
 from embermq.app.static_store import open_users
 from embermq.app.terminal import Terminal
@@ -251,6 +252,7 @@ class _Application:
             loop.create_task(parts.rule_files.watch(authorize)),
         ]
         await self._stop.wait()
+        tell_systemd("STOPPING=1")
         for task in housekeeping:
             task.cancel()
         await self._close(parts, surfaces)
@@ -341,6 +343,7 @@ class _Application:
             LOG.info("repaired %d deliveries that the last run left unfinished", embedded.redelivered)
         sys.stdout.write("ready\n")
         sys.stdout.flush()
+        tell_systemd("READY=1")
 
 
 def _authentication(settings: Settings, users: Users, embedded: OpenedBroker) -> Authentication:

@@ -30,6 +30,7 @@ COMMANDS: dict[str, str] = {
     "db": "embermq.cli.db",
     "acl": "embermq.cli.acl",
     "pipeline": "embermq.cli.pipeline",
+    "service": "embermq.cli.service",
     "version": "embermq.cli.version",
 }
 """The commands of this package, by module; `cli/packaged.py` has those of others."""
