@@ -29,6 +29,7 @@ COMMANDS: dict[str, str] = {
     "check-stores": "embermq.cli.check_stores",
     "db": "embermq.cli.db",
     "acl": "embermq.cli.acl",
+    "certs": "embermq.cli.certs",
     "pipeline": "embermq.cli.pipeline",
     "service": "embermq.cli.service",
     "version": "embermq.cli.version",

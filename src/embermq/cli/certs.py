@@ -1,0 +1,61 @@
+"""`embermq certs`: an authority of one's own, with certificates of servers and clients."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    help="Certificates of an own authority: server, client.", no_args_is_help=True, rich_markup_mode=None
+)
+
+Folder = Annotated[
+    Path, typer.Option("--folder", metavar="DIRECTORY", help="Where authority and certificates are.")
+]
+Days = Annotated[int, typer.Option("--days", min=1, max=3_650, help="How long the certificate holds.")]
+Replace = Annotated[bool, typer.Option("--replace", help="Make another one in place of one that is there.")]
+_FOLDER, _DAYS = Path("embermq-certs"), 825
+
+
+@app.callback()
+def certs() -> None:
+    """Certificates of an own authority: server, client."""
+
+
+@app.command("server")
+def server(
+    hosts: Annotated[list[str], typer.Argument(metavar="HOST...", help="Names and addresses of the broker.")],
+    *,
+    folder: Folder = _FOLDER,
+    days: Days = _DAYS,
+    replace: Replace = False,
+) -> None:
+    """Sign a certificate for the broker. The authority is made the first time."""
+    from embermq.app.certificates import Authority
+
+    authority = Authority(folder.absolute())
+    certificate, key = authority.server(hosts, days=days, replace=replace)
+    print("[tls]")
+    for name, path in {"cert": certificate, "key": key, "ca": authority.certificate_file}.items():
+        print(f"{name} = {json.dumps(str(path))}")
+    print('\n[listeners]\nmqtts = "0.0.0.0:8883"')
+    print(f"\n# clients: mosquitto_sub -h {hosts[0]} -p 8883 --cafile {authority.certificate_file} -t '#'")
+
+
+@app.command("client")
+def client(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The user name that the certificate proves.")],
+    *,
+    folder: Folder = _FOLDER,
+    days: Days = _DAYS,
+    replace: Replace = False,
+) -> None:
+    """Sign a certificate for a client. The authority is made the first time."""
+    from embermq.app.certificates import Authority
+
+    authority = Authority(folder.absolute())
+    certificate, key = authority.client(name, days=days, replace=replace)
+    print(f"--cafile {authority.certificate_file} --cert {certificate} --key {key}")
