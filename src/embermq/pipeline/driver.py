@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
 
-from embermq.pipeline.errors import PipelineError
+from embermq.pipeline.errors import DriverLockError, PipelineError
 from embermq.pipeline.java import find_java
 from embermq.pipeline.jobs.bulk import POOL, Bulk, Feed
 from embermq.pipeline.jobs.query_job import JobSetup
@@ -139,6 +139,8 @@ class Driver:
             if self._is_over() and not self._stopping.is_set():  # being stopped meanwhile is no loss
                 log.error("the JVM is gone")
                 return EXIT_JVM_LOST
+        if self._kafka is not None and self._kafka.refusal:
+            raise DriverLockError(self._kafka.refusal)
         return 0
 
     def _is_over(self) -> bool:

@@ -10,7 +10,7 @@ class PipelineSettingsError(PipelineError, ValueError):
 
 
 class DriverLockError(PipelineError):
-    """The user's fault: two pipelines on one data directory. Says which process runs the other."""
+    """The user's fault: two pipelines on one data directory or log. Says which process runs the other."""
 
 
 class JavaNotFoundError(PipelineError):

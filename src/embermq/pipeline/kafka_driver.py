@@ -1,10 +1,9 @@
 """What the driver has besides when the message log is in Kafka."""
 
 import logging
-import os
-import socket
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 
 import msgspec
@@ -19,7 +18,7 @@ from embermq.pipeline.kafka_log import KafkaLog
 from embermq.pipeline.log_look import LATE_MS, ToldReport
 from embermq.pipeline.places import Places
 from embermq.pipeline.settings import DriverSettings
-from embermq.pipeline.sources.kafka_positions import KafkaPositions
+from embermq.pipeline.sources.kafka_positions import KafkaPositions, Positions
 from embermq.pipeline.status import STALE_MS, DriverReport, QueryReport
 
 _ASK_S = 1.0
@@ -47,6 +46,10 @@ class KafkaDriver:
         self.lags = KafkaLags(self.positions, stopping)
         self.waits_for = ""
         """What is in the way of a start, "" for nothing."""
+        self.refusal = ""
+        """Why this driver has to end, "" for nothing: another one works on the log."""
+        self._heard: Positions = {}
+        """Where the next question of what others say begins."""
 
     def wait_for_log(self, settings: DriverSettings) -> int:
         """Until Kafka answers and has the log, or the driver is to stop; the task slots that dispatch holds."""
@@ -71,30 +74,46 @@ class KafkaDriver:
 
     def _other_driver(self) -> str:
         """Which one works on this log, in words; "" for none. Two would do everything twice."""
-        before = _running(self.positions.published().report)
-        if before is None or self._stopping.wait(_LISTEN_S):
+        self._heard = {}  # who has spoken at all may speak again
+        if not self._others() or self._stopping.wait(_LISTEN_S):
             return ""
-        after = _running(self.positions.published().report)
-        if after is None or after.updated_ms == before.updated_ms:
+        return self._refusal(self._others())
+
+    def _others(self) -> list[DriverReport]:
+        """Who has spoken since the last question and runs, without this one."""
+        told, self._heard = self.positions.reports(self._heard)
+        last = {_identity(report): report for report in map(_of_now, told) if report is not None}
+        if self._report is not None:
+            last.pop(_identity(self._report), None)
+        return [report for report in last.values() if report.state != "stopped"]
+
+    def _refusal(self, others: Sequence[DriverReport]) -> str:
+        if not others:
             return ""
-        kafka = self.positions.kafka
-        return f"{kafka.progress_topic}: a pipeline runs already, process {after.pid} on {after.host}"
+        kafka, other = self.positions.kafka, others[-1]
+        return f"{kafka.progress_topic}: a pipeline runs already, process {other.pid} on {other.host}"
 
     def tell(self, report: DriverReport) -> None:
         """What is said next. The last word waits until it is said."""
         self._report = report
-        if self._elsewhere and report.state == "stopped":
+        if self._elsewhere and report.state == "stopped" and not self.refusal:
             with suppress(KafkaLogError):
                 self._say(report)
 
     def _keep_telling(self) -> None:
-        """Beside all work, since Kafka may not answer."""
+        """Beside all work, since Kafka may not answer. Drivers that start at once do not hear each other before, but
+        each hears all others now: every one but the oldest ends."""
         while not self._stopping.wait(_TELL_S):
             try:
                 if self._report is not None:
                     self._say(self._report)
+                    mine = _identity(self._report)
+                    older = [report for report in self._others() if _identity(report) < mine]
+                    self.refusal = self._refusal(older)
             except KafkaLogError as error:
                 log.info("how the driver is could not be said: %s", error)
+            if self.refusal:
+                self._stopping.set()
 
     def _say(self, report: DriverReport) -> None:
         self.positions.publish_report(msgspec.json.encode(report))
@@ -116,13 +135,15 @@ class KafkaDriver:
         )
 
 
-def _running(told: ToldReport | None) -> DriverReport | None:
-    """A driver that has not said that it ends, and is none of before."""
-    if told is None or time.time_ns() // 1_000_000 - told.at_ms > STALE_MS + LATE_MS:
+def _of_now(told: ToldReport) -> DriverReport | None:
+    if time.time_ns() // 1_000_000 - told.at_ms > STALE_MS + LATE_MS:
         return None
     try:
-        report = msgspec.json.decode(told.value, type=DriverReport)
+        return msgspec.json.decode(told.value, type=DriverReport)
     except msgspec.DecodeError:
         return None
-    is_me = report.pid == os.getpid() and report.host == socket.gethostname()
-    return None if report.state == "stopped" or is_me else report
+
+
+def _identity(report: DriverReport) -> tuple[int, str, int]:
+    """The same in every report of a driver. The smallest of some drivers is the oldest."""
+    return report.started_ms, report.host, report.pid

@@ -191,13 +191,21 @@ class KafkaPositions:
         report = None
         for record in self._read_all(topic, ends):
             if record.key() == REPORT_KEY:
-                now_ms = time.time_ns() // 1_000_000
-                report = told_report(bytes(record.value() or b""), int(record.timestamp()[1]), now_ms)
+                report = _report_of(record)
                 continue
             told = read_progress(record.key(), record.value(), record.headers(), log_id)  # type: ignore[arg-type]
             if told is not None:
                 found.setdefault(told.query, {})[told.partition] = told.next_offset
         return Published(found, report)
+
+    def reports(self, begin: Positions) -> tuple[list[ToldReport], Positions]:
+        """What drivers elsewhere have said from `begin` on, and where to ask from next. Raises KafkaLogError."""
+        topic = self.kafka.progress_topic
+        if topic not in self.topics():
+            return [], {}
+        ends = self._offsets(topic, self._partitions(topic), _LATEST)
+        records = self._read_all(topic, ends, {number: begin.get(number, 0) for number in ends})
+        return [_report_of(record) for record in records if record.key() == REPORT_KEY], ends
 
     def publish(self, query: str, positions: Mapping[int, int]) -> None:
         """Say that every record below these positions has had its effect; stored when it returns.
@@ -409,6 +417,10 @@ class KafkaPositions:
 def _is_of_group(error: KafkaError | None) -> bool:
     """A consumer asks for the coordinator of its group also when it needs none, and is told once that it may not."""
     return error is not None and error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED
+
+
+def _report_of(record: Message) -> ToldReport:
+    return told_report(bytes(record.value() or b""), int(record.timestamp()[1]), time.time_ns() // 1_000_000)
 
 
 def _record_limit(to: int) -> ConfigEntry:
