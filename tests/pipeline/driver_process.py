@@ -1,12 +1,12 @@
 """The driver as a process of its own, so that a test can kill it."""
 
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Mapping
 
 import msgspec
+from tests.faults.spark_processes import kill_all
 from tests.support.waiting import wait_until
 
 from embermq.pipeline.places import Places
@@ -53,8 +53,7 @@ class DriverProcess:
         return not session_members(self.process.pid)
 
     def end(self) -> None:
-        for pid in session_members(self.process.pid):
-            os.kill(pid, signal.SIGKILL)
+        kill_all(session_members(self.process.pid))  # Spark's workers may be faster: they end with its JVM
         self.process.wait()
         assert self.process.stdin is not None
         self.process.stdin.close()

