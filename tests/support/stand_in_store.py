@@ -55,6 +55,7 @@ class StandInStore(TickStore):
         self.dispatcher_floor = 0
         self.complete_to: int | None = None
         self.generation_reserved = 1
+        self.replays: dict[str, int] = {}
         self.trim_below = 0
         self.now_ms = 0
         self.pending: TickWrites | None = None
@@ -124,6 +125,7 @@ class StandInStore(TickStore):
         if writes.dispatcher_floor >= 0:
             self.dispatcher_floor = self.complete_to = writes.dispatcher_floor
             self._forget_done()
+        self.replays |= writes.replays
         if writes.generation_reserved >= 0:
             self.generation_reserved = writes.generation_reserved
 
@@ -315,6 +317,7 @@ class StandInSessions(SessionStore):
             store.dispatcher_floor,
             store.log_end,
             store.generation_reserved,
+            dict(store.replays),
         )
 
     def load_retained(self) -> list[RetainedRow]:

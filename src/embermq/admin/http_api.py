@@ -35,7 +35,6 @@ from embermq.admin.operations import OPERATIONS, AdminOperation
 from embermq.queues.settings import OFF, json_object
 
 Api = ASGIApp
-BODY_BYTES_MAX = 64 * 1024
 ONLY_NEW = ("if-none-match", "*")
 
 
@@ -109,7 +108,7 @@ async def _said(operation: AdminOperation, request: Request) -> dict[str, Any]:
     said: dict[str, Any] = {name: _part(name, text) for name, text in request.path_params.items()}
     _add_query(said, operation, request)
     if operation.body is not None:
-        body = await _body(request)
+        body = await _body(request, operation.body_bytes_max)
         if operation.body_as:
             said[operation.body_as] = json_object(said.get("name", ""), body or b"{}")
         else:
@@ -171,13 +170,13 @@ def _part(name: str, raw: str) -> str:
         raise RequestRefused(f"the {name} in the path is not UTF-8") from None
 
 
-async def _body(request: Request) -> bytes:
-    body = b""
+async def _body(request: Request, bytes_max: int) -> bytes:
+    body = bytearray()
     async for part in request.stream():
         body += part
-        if len(body) > BODY_BYTES_MAX:
-            raise RequestTooLarge(f"the body has more than {BODY_BYTES_MAX} bytes")
-    return body
+        if len(body) > bytes_max:
+            raise RequestTooLarge(f"the body has more than {bytes_max} bytes")
+    return bytes(body)
 
 
 async def _refused(_: Request, error: Exception) -> Response:

@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from embermq.admin import parked_values as parked
 from embermq.admin import queue_values as queue
+from embermq.admin import replay_values as replay
 from embermq.admin import session_values as session
 from embermq.admin.access import Scope
 from embermq.queues.explaining import Reason
@@ -22,11 +23,13 @@ from embermq.queues.settings import QueueSettings
 if TYPE_CHECKING:
     from embermq.admin.parked_desk import ParkedDesk
     from embermq.admin.queue_desk import QueueDesk
+    from embermq.admin.replay_desk import ReplayDesk
     from embermq.admin.session_desk import SessionDesk
 
 D = TypeVar("D")
 R = TypeVar("R", bound=Struct)
 
+BODY_BYTES_MAX = 64 * 1024
 READ, OPERATE, ADMIN = Scope.READ, Scope.OPERATE, Scope.ADMIN
 STAYS = (
     "What comes from a queue that is not there any more stays, and is counted as orphaned; so does what is for a group"
@@ -60,6 +63,7 @@ class AdminOperation:
     body_as: str = ""
     status: Callable[[Any], int] | None = None
     pages: Mapping[str, str] = field(default_factory=dict)
+    body_bytes_max: int = BODY_BYTES_MAX
 
 
 class _Of(Generic[D]):
@@ -97,11 +101,12 @@ class _Of(Generic[D]):
         )
 
 
-QUEUES, SESSIONS, PARKED = "queues", "sessions", "parked"
+QUEUES, SESSIONS, PARKED, REPLAYS = "queues", "sessions", "parked", "replays"
 """Desks."""
 _queues: _Of[QueueDesk] = _Of(QUEUES)
 _sessions: _Of[SessionDesk] = _Of(SESSIONS)
 _parked: _Of[ParkedDesk] = _Of(PARKED)
+_replays: _Of[ReplayDesk] = _Of(REPLAYS)
 
 LIST_QUEUES = _queues(
     "ListQueues",
@@ -467,6 +472,19 @@ DELETE_PARKED = _parked(
     parked.ParkedCount,
     do=lambda desk, asked: desk.delete(asked.client_id, asked.number or None),
     summary="Delete parked messages for good",
+)
+
+REPLAY_MESSAGES = _replays(
+    "ReplayMessages",
+    "POST /replays/{replay}",
+    ADMIN,
+    replay.ReplayRequest,
+    replay.ReplayTaken,
+    do=lambda desk, asked: desk.take(asked),
+    summary="Take messages of the log or the lake once more",
+    about="A piece that has been taken is left out: a request without an answer may be repeated.",
+    body=replay.PieceAsked,
+    body_bytes_max=replay.PIECE_BYTES_MAX,
 )
 
 OPERATIONS: tuple[AdminOperation, ...] = tuple(

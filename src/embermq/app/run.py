@@ -21,8 +21,9 @@ from msgspec import Struct
 from embermq.access.authentication.errors import ChainError
 from embermq.access.authentication.identity import Identity
 from embermq.access.authorization.rule_set import RuleSet
-from embermq.admin.operations import PARKED, QUEUES, SESSIONS
+from embermq.admin.operations import PARKED, QUEUES, REPLAYS, SESSIONS
 from embermq.admin.parked_desk import ParkedDesk
+from embermq.admin.replay_desk import ReplayDesk
 from embermq.admin.session_desk import SessionDesk
 from embermq.admin.settings import GrpcLimits
 from embermq.app import out_of_memory
@@ -229,7 +230,12 @@ class _Application:
             surfaces = await self._open(parts)
             sessions = SessionDesk(embedded.broker, ticks, lambda: service.retained, embedded.log_life)
             parked = ParkedDesk(embedded.broker, ticks, embedded.parking)
-            await parts.control.open({QUEUES: parts.queues.desk, SESSIONS: sessions, PARKED: parked})
+            desks: dict[str, object] = {QUEUES: parts.queues.desk, SESSIONS: sessions, PARKED: parked}
+            if (
+                self._settings.stores.log == SQLITE
+            ):  # the store of servers has no place for how far a replay is
+                desks[REPLAYS] = ReplayDesk(embedded.broker, ticks)
+            await parts.control.open(desks)
         except StartError:
             embedded.close()
             raise

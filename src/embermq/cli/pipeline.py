@@ -17,6 +17,7 @@ from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir, config
 from embermq.cli.packaged import PIPELINE_COMMANDS, add_packaged
 from embermq.cli.redrive import command as redrive
 from embermq.cli.rejected import app as rejected
+from embermq.cli.replay import command as replay
 from embermq.cli.submit import command as submit
 from embermq.cli.terminal import print_json, table
 
@@ -43,6 +44,7 @@ add_packaged(app, PIPELINE_COMMANDS)
 app.command("fetch-jars")(fetch_jars)
 app.command("compact")(compact)
 app.command("redrive")(redrive)
+app.command("replay")(replay)
 app.command("submit")(submit)
 app.add_typer(rejected, name="rejected")
 

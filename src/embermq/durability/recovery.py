@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from embermq.formats.log_record import split_batch
+from embermq.formats.log_record import is_addressed, split_batch
 from embermq.model.message import Message
 from embermq.model.session_writes import QUEUE_SEQ_STEP
 from embermq.ports.device_queue import DeviceQueueHistory
@@ -123,7 +123,7 @@ class Recovery(Redispatch):
                     if index < start:
                         continue
                     record = self._state.damaged.decode(frame, f"offset {index} of the message log")
-                    if record is not None:
+                    if record is not None and not is_addressed(record):
                         yield index, record.message, frame
             offset = batches[-1].base_offset + batches[-1].record_count
 

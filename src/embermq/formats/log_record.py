@@ -20,6 +20,7 @@ newer broker and an older job understand each other. Known tags:
     4 origin       for QoS 2: i64 generation of the publisher's session, u16 packet id; for a will: the id is 0
     5 publisher    of a retained message, where there are rules: u16 length, publisher's user name; rest: the subject of
                    its certificate. It is carried as fields that a reader does not know are, see `publisher_in`
+    6 addressed    nothing: the record is for the logs in its stamps alone, whoever has subscribed to its topic
     255 header     a foreign header of a record in Kafka, see model.kafka_record: never written here
 
 A batch is the plain concatenation of records; record i of a batch has offset base + i. Whoever decodes a record checks
@@ -61,6 +62,7 @@ FIELD_EXPIRES = 2
 FIELD_STAMPS = 3
 FIELD_ORIGIN = 4
 FIELD_PUBLISHER = 5
+FIELD_ADDRESSED = 6
 FIELD_HEADER = 255
 
 HEAD = Layout(">IIBBq")
@@ -125,6 +127,11 @@ def publisher_in(record: LogRecord) -> tuple[str, str] | None:
             end = 2 + int.from_bytes(value[:2], "big")
             return value[2:end].decode(errors="replace"), value[end:].decode(errors="replace")
     return None
+
+
+def is_addressed(record: LogRecord) -> bool:
+    """Whether it is for the logs in its stamps alone."""
+    return any(tag == FIELD_ADDRESSED for tag, _ in record.unknown_fields)
 
 
 def encode_stamps(stamps: tuple[Stamp, ...]) -> bytes:

@@ -146,6 +146,7 @@ class Broker:
         state = self.state
         state.set_generations(stored.generation_reserved)
         state.log_end = stored.log_end
+        state.replays = dict(stored.replays)
         for entry in stored.sessions:
             row = entry.row
             if row.client_id not in state.sessions:

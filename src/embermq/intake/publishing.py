@@ -55,7 +55,16 @@ from embermq.sessions.durable_queues import PUBLISHED_PREFIXES
 from embermq.sessions.link import Link
 from embermq.sessions.session import Session
 from embermq.sessions.state import BrokerState
-from embermq.sessions.tick import Accepted, Batch, Enqueued, Own, PublishRefusal, Verdict, WaitingCall
+from embermq.sessions.tick import (
+    Accepted,
+    Batch,
+    Enqueued,
+    Own,
+    PublishRefusal,
+    Replayed,
+    Verdict,
+    WaitingCall,
+)
 from embermq.sessions.topic_aliases import resolve_alias
 
 NOBODY = Verdict(ReasonCode.NO_MATCHING_SUBSCRIBERS)
@@ -65,6 +74,10 @@ NOT_COMMITTED = PublishRefusal(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, "the me
 NOT_STORED = PublishRefusal(
     ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, "the message that this one repeats could not be stored"
 )
+HELD_UP = PublishRefusal(
+    ReasonCode.QUOTA_EXCEEDED, "readers of the message log, or its disk, are too far behind", passes=True
+)
+NO_QUEUE = PublishRefusal(ReasonCode.TOPIC_NAME_INVALID, "the topic is no word that is replayed")
 PART_BYTES = 1024 * 1024
 """Records that are handed on before links are written."""
 
@@ -182,6 +195,29 @@ class Publishing:
         if queue is not None and queue.aim is QueueAim.RESPOND and state.queues is not None:
             return self._answer(accepted, state.queues.respond(queue, message))
         return self._record(accepted, own.origin, permissions)
+
+    def accept_replayed(
+        self, message: Message, replayed: Replayed, receivers: Match | None
+    ) -> PublishRefusal | None:
+        """Take a message of a replay: for `receivers`, None for whoever its topic leads to. Returns why it is refused.
+        An operator sends it: no rules are asked."""
+        state = self._state
+        match = self._match_of_own(message) if receivers is None else receivers
+        if isinstance(match, PublishRefusal):
+            return match
+        if match.queue is not None and match.queue.aim is not QueueAim.ENQUEUE:
+            return NO_QUEUE
+        refused = state.refused_generations
+        if (
+            state.refuse_all
+            or state.log_full
+            or (state.session_store_full and match.queue is not None)
+            or any(one.session.generation in refused for one in match.applications)
+        ):
+            return HELD_UP
+        accepted = Accepted(message, b"", match, None, 0, own=replayed)
+        self._record(accepted, None, None)
+        return accepted.refusal
 
     def publish_unstored(self, message: Message) -> None:
         """Deliver a message of QoS 0 that is nobody's and stays nowhere."""
@@ -301,11 +337,14 @@ class Publishing:
         state, tick, message = self._state, self._tick, accepted.message
         match, link, qos = accepted.match, accepted.link, message.qos
         # What is QoS 0 has reached applications already, so its record names none.
-        source = source_of(state, permissions) if message.retain else ()
-        record = encode_record(message, match.stamps if qos else b"", origin, source)
+        fields = source_of(state, permissions) if message.retain else ()
+        if accepted.own is not None:
+            fields += accepted.own.fields
+        record = encode_record(message, match.stamps if qos else b"", origin, fields)
         if len(record) > state.record_bytes_sure:
             refusal = self.refusing.objection_to_record(record)
             if refusal is not None:
+                accepted.refusal = refusal
                 self.refusing.refuse(link, qos, accepted.packet_id, refusal)
                 return False
         accepted.record = record
@@ -315,6 +354,9 @@ class Publishing:
             assert state.queues is not None, "it has named the target"
             outcome = state.queues.put(match.queue, accepted, permissions)
             if not isinstance(outcome, Enqueued):
+                if isinstance(accepted.own, Replayed):
+                    accepted.refusal = _refusal_of(outcome)
+                    return False
                 return self._answer(accepted, outcome)
             batch.enqueued.append(outcome)
             if accepted.verdict is not None:
@@ -494,8 +536,15 @@ class Publishing:
                 continue
             if message.retain:
                 self._state.retained.settle(message.topic)
-            if accepted.own is not None:
-                self.accept_own(message, replace(accepted.own, is_repeated=True))
+            own = accepted.own
+            if isinstance(own, Replayed):
+                # Its program waits, and asks again: it has been told of nothing that was not stored.
+                self._state.replays[own.replay] = min(
+                    own.number, self._state.replays.get(own.replay, own.number)
+                )
+                continue
+            if own is not None:
+                self.accept_own(message, replace(own, is_repeated=True))
                 continue
             assert link is not None, "a message is a client's or the broker's own"
             if accepted.receiving is not None:
@@ -509,12 +558,16 @@ class Publishing:
         """What it counted on is not stored; it waits for the present tick."""
         accepted.verdict = None
         own, receiving = accepted.own, accepted.receiving
-        if own is not None:  # nobody sends it again
+        if isinstance(own, Own):  # nobody sends it again
             self.accept_own(accepted.message, replace(own, is_repeated=True))
             return
         accepted.refusal = NOT_STORED
         if receiving is not None:
             receiving.discard(accepted.packet_id)
+
+
+def _refusal_of(outcome: Verdict | PublishRefusal) -> PublishRefusal:
+    return outcome if isinstance(outcome, PublishRefusal) else PublishRefusal(outcome.code, outcome.text)
 
 
 def _leads_to(target: QueueTarget) -> Match:

@@ -34,7 +34,7 @@ class TickWrites(Writes):
     removed last.
     """
 
-    FALLS: ClassVar[frozenset[str]] = frozenset({"records", "receipts"})
+    FALLS: ClassVar[frozenset[str]] = frozenset({"records", "receipts", "replays"})
 
     records: list[bytes] = field(default_factory=list)
     session: SessionWrites = field(default_factory=SessionWrites)
@@ -51,6 +51,8 @@ class TickWrites(Writes):
     """Of shared subscriptions with a log of their own."""
     queues: QueueWrites = field(default_factory=QueueWrites)
     """Of durable queues."""
+    replays: dict[str, int] = field(default_factory=dict)
+    """Id of a replay -> the number of its next message: the ones before are in the log."""
     receipts: list[bytes] = field(default_factory=list)
     dispatcher_floor: int = -1
     """Every record below it is delivered, stored or owed to nobody; -1 when unchanged."""

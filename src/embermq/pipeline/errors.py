@@ -53,6 +53,10 @@ class RedriveError(PipelineError):
     """The world's fault: dead letters that cannot be read. Those that are not put back stay dead letters."""
 
 
+class ReplayError(PipelineError):
+    """The world's fault: messages that cannot be read again, or put where they are to go. Says how far it came."""
+
+
 class FilterError(PipelineError):
     """The user's fault: a filter over dead letters that means nothing. Names the column, or what Spark says."""
 

@@ -47,6 +47,8 @@ class StoredState(Struct, frozen=True):
     dispatcher_floor: int = 0
     log_end: int = 0
     generation_reserved: int = 1
+    replays: dict[str, int] = field(default_factory=dict)
+    """Id of a replay -> the number of its next message."""
 
 
 class SessionStore(ABC):

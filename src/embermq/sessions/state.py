@@ -103,6 +103,9 @@ class BrokerState:
         self.restored_ids: set[tuple[int, int]] = set()
         """Generation and packet id of QoS 2 messages that were held when the broker started. A store that has lost its
         last moments may not know that one was released."""
+        self.replays: dict[str, int] = {}
+        """Id of a replay -> the number of its next message; those before are in the log, or in the present tick. They
+        are kept for ever: a piece that comes late is known as a repeat."""
         self.generation_next = 1
         self._generations_reserved = 1
 

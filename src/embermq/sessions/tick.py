@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from functools import partial
+from typing import ClassVar
 
 from msgspec import Struct, field
 
@@ -13,6 +14,9 @@ from embermq.mqtt.wire.reason_codes import ReasonCode
 from embermq.ports.tick_store import EVERYBODY
 from embermq.routing.router import Match
 from embermq.sessions.link import Link
+
+RecordFields = tuple[tuple[int, bytes], ...]
+"""Of a record: see `formats.log_record`."""
 
 
 class Verdict(Struct, frozen=True):
@@ -32,6 +36,8 @@ class PublishRefusal(Struct, frozen=True):
 
     code: ReasonCode
     text: str
+    passes: bool = False
+    """Whether the same message may be taken later."""
 
 
 class Own(Struct, frozen=True):
@@ -41,6 +47,17 @@ class Own(Struct, frozen=True):
     origin: Origin
     principal: Principal
     is_repeated: bool = False
+    fields: ClassVar[RecordFields] = ()
+
+
+class Replayed(Struct, frozen=True):
+    """A message that was in the log before, number `number` of the replay of this id, whose program waits for it: when
+    its tick could not be stored the number counts no more. `fields` are carried in its record."""
+
+    replay: str
+    number: int
+    fields: RecordFields = ()
+    is_repeated: ClassVar[bool] = False
 
 
 class Enqueued(Struct, frozen=True):
@@ -73,7 +90,7 @@ class Accepted(Struct, gc=False):
     refusal: PublishRefusal | None = None
     receiving: set[int] | None = None
     verdict: Verdict | None = None
-    own: Own | None = None
+    own: Own | Replayed | None = None
     frame_key: tuple[bool, int, bool, tuple[int, ...]] | None = None
     frame: tuple[bytes, bytes] = (b"", b"")
     counted_bytes: int = 0

@@ -203,7 +203,7 @@ CREATE TABLE IF NOT EXISTS queue_body (
 
 -- schema_version, dispatcher_floor, generation_reserved, log_id (of this message log alone, 62 bits by chance: a store on a
 -- server says by it to which log it belongs), queue_generation (above those of all queues that ever were), restored_us, and
--- how far the log is applied: log_file, log_position, log_end (first offset not yet used), log_syncs.
+-- how far each replay is: replay:<id>; how far the log is applied: log_file, log_position, log_end (first offset not yet used), log_syncs.
 CREATE TABLE IF NOT EXISTS meta (
     name  TEXT PRIMARY KEY,
     value INTEGER NOT NULL

@@ -7,7 +7,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
-from embermq.adapters.sqlite.tick_tables import TickTables
+from embermq.adapters.sqlite.tick_tables import REPLAY_PREFIX, TickTables
 from embermq.model.client_type import ClientType
 from embermq.model.session import RetainedRow, SessionRow, SubscriptionRow, WillRow
 from embermq.model.session_writes import QUEUE_SEQ_STEP
@@ -83,6 +83,11 @@ class SqliteSessionStore(SessionStore):
             meta.get("dispatcher_floor", 0),
             meta.get("log_end", 0),
             meta.get("generation_reserved", 1),
+            {
+                name.removeprefix(REPLAY_PREFIX): number
+                for name, number in meta.items()
+                if name.startswith(REPLAY_PREFIX)
+            },
         )
 
     def load_retained(self) -> list[RetainedRow]:

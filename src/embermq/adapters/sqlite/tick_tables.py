@@ -17,6 +17,8 @@ from embermq.model.tick_writes import TickWrites
 RECEIPTS_KEPT_MS = 600_000
 RECEIPT_BATCHES_MAX = 64
 """Batches of receipts looked at in one tick: looking at all that are kept would be most of its work."""
+REPLAY_PREFIX = "replay:"
+"""Before the id of a replay, in `meta`."""
 _FORGET_RECEIPTS = """
 DELETE FROM receipt_batch WHERE id <= (
     SELECT MAX(id) FROM (SELECT id, written_ms FROM receipt_batch ORDER BY id LIMIT ?) WHERE written_ms < ?
@@ -62,6 +64,8 @@ class TickTables:
                 (now_ms, b"".join(writes.receipts)),
             )
             run(_FORGET_RECEIPTS, (RECEIPT_BATCHES_MAX, now_ms - RECEIPTS_KEPT_MS))
+        for replay, number in writes.replays.items():
+            self.put(REPLAY_PREFIX + replay, number)
         if writes.dispatcher_floor >= 0:
             self.floor = writes.dispatcher_floor
         if writes.generation_reserved >= 0:

@@ -11,6 +11,7 @@ from embermq.formats.segment_reader import SegmentReader
 from embermq.formats.segments import LogEnd
 
 BUSY_TIMEOUT_MS = 5_000
+CLOCK_MS = 3_600_000
 
 
 class LogBounds(Struct, frozen=True):
@@ -126,6 +127,17 @@ class LogFile:
         """When the record at `offset`, or the first one after it, was committed; None when there is none."""
         found = next(self._reader.frames(offset), None)
         return None if found is None else found.head.committed_ms
+
+    def before(self, time_ms: int) -> int:
+        """An offset below which everything was accepted before that time, give or take an hour that the clock may have
+        been put back: the first one of a file, without reading it."""
+        heads = self._reader.segments()
+        found = heads[0].base_offset if heads else 0
+        for head in heads:
+            if head.created_ms >= time_ms - CLOCK_MS:
+                break
+            found = head.base_offset
+        return found
 
     def bounded_end(self, start: int, records_max: int, bytes_max: int) -> int:
         """Where a batch from `start` ends: at most `records_max` records and about `bytes_max` of bodies.

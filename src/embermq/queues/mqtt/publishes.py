@@ -56,7 +56,7 @@ class Publishes:
             )
         except QueueRefusal as refusal:
             self._note_refused(name, accepted, refusal)
-            return PublishRefusal(refusal.reason_code, refusal.message)
+            return PublishRefusal(refusal.reason_code, refusal.message, isinstance(refusal, QueueFull))
         dedup_id = publication.dedup_id
         first = (name, dedup_id) if dedup_id is not None else None
         if acceptance.ticket < 0:

@@ -1,0 +1,64 @@
+"""Replays: messages of the log or the lake come in once more."""
+
+from __future__ import annotations
+
+import asyncio
+
+from embermq.admin.durable import Durable, TickDriver
+from embermq.admin.errors import NotFound, OperationRefused, RequestRefused
+from embermq.admin.replay_values import ReplayRequest, ReplayTaken
+from embermq.formats.log_record import RecordError, decode_record
+from embermq.intake.broker import Broker
+from embermq.intake.replaying import Replaying
+from embermq.mqtt.wire.reason_codes import ReasonCode
+from embermq.sessions.session import Session
+from embermq.sessions.tick import PublishRefusal
+
+NOT_STORED = PublishRefusal(ReasonCode.QUOTA_EXCEEDED, "the messages could not be stored", passes=True)
+
+
+class ReplayDesk:
+    """Called on the event loop."""
+
+    def __init__(self, broker: Broker, ticks: TickDriver) -> None:
+        self._broker = broker
+        self._ticks = ticks
+        self._durable = Durable(broker.state.tick, ticks)
+        self._replaying = Replaying(broker.state, broker.publishing)
+        self._turn = asyncio.Lock()
+
+    async def take(self, asked: ReplayRequest) -> ReplayTaken:
+        """Take what is missing of a piece; returns when that is durable. Raises RequestRefused, NotFound, and
+        OperationRefused for an application that is none and for a piece behind one that is missing."""
+        try:
+            messages = [None if one is None else decode_record(one).message for one in asked.messages]
+        except RecordError as error:
+            raise RequestRefused(f"messages: {error}") from error
+        async with self._turn:  # one piece after the other: the next one counts on this one
+            self._ticks.look_at_clock()
+            replay = asked.replay
+            if asked.first > self._replaying.next_of(replay):
+                raise OperationRefused(
+                    f"the replay {replay} goes on with message {self._replaying.next_of(replay)}, not {asked.first}"
+                )
+            session = self._application(asked.client) if asked.client else None
+            refusal = self._replaying.take(replay, asked.first, messages, session)
+            taken = self._replaying.next_of(replay)
+            await self._durable()
+            stored = self._replaying.next_of(replay)
+        if stored < taken:  # their tick was refused, and this one was not
+            refusal = NOT_STORED
+        if refusal is None:
+            return ReplayTaken(next=stored)
+        return ReplayTaken(next=stored, refused=refusal.text, passes=refusal.passes)
+
+    def _application(self, client_id: str) -> Session:
+        found = self._broker.state.sessions.get(client_id)
+        if found is None:
+            raise NotFound(f"there is no session of the client id {client_id!r}")
+        if not found.is_application:
+            raise OperationRefused(
+                f"the client {client_id!r} has no application log: it is no APPLICATION client with a kept session;"
+                " --topic reaches whoever has subscribed"
+            )
+        return found

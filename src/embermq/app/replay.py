@@ -1,0 +1,407 @@
+"""`embermq pipeline replay`: what is asked for, in the words of the job, and the folder in which a replay is kept.
+
+A replay is known by what it was asked for. Asked for again it goes on where it was killed, and once it is over it is
+not done again, unless it is wanted once more.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from hashlib import blake2b
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from embermq.adapters.segments.writer import sync_path
+from embermq.admin.operations import GET_QUEUE_STATS, GET_SESSION, REPLAY_MESSAGES
+from embermq.app.config import Settings
+from embermq.app.control import ControlClient, NoAnswer
+from embermq.app.errors import EmberError, OptionError, UserError
+from embermq.app.places_noted import noted_places
+from embermq.app.settings import SQLITE
+from embermq.mqtt.topics.errors import TopicError
+from embermq.mqtt.topics.names import SHARE_PREFIX, is_system_topic, validate_filter, validate_topic
+from embermq.mqtt.wire.reason_codes import ReasonCode
+from embermq.pipeline.errors import BrokerAway, PipelineError
+from embermq.pipeline.jobs.replay_feed import PLACE, ChosenMessages, RefusedMessage, ReplayFeed, Taken
+from embermq.pipeline.jobs.replay_values import Chosen, ReplayRange
+from embermq.pipeline.places import Places
+from embermq.pipeline.sources.log_file import LogFile
+from embermq.queues.errors import NameRefused
+from embermq.queues.names import QUEUE_PREFIX, parse_topic, queue_name
+
+if TYPE_CHECKING:
+    from embermq.pipeline.jobs.putting_back import Notice, Progress
+
+FOLDER = "replays"
+PATIENCE_S = 60.0
+"""How long a broker is waited for that goes away meanwhile: a start with a million messages takes a few seconds."""
+REFUSED_SHOWN = 100
+EARLIEST = "earliest"
+_JOB, _REFUSED, _CHOSEN, _LOCK = "replay.json", "refused.jsonl", "chosen", "lock"
+
+
+class ReplayFailed(EmberError):
+    """The world's fault: the message says what, and how far it came. The same command goes on from there."""
+
+
+class ReplayWords(Struct, frozen=True, kw_only=True):
+    """What an operator asks for, as it was typed: one of `client`, `topic` and `queue`."""
+
+    start: str
+    end: str = ""
+    topic_filter: str = "#"
+    client: str = ""
+    topic: str = ""
+    queue: str = ""
+
+
+class ReplayOrder(Struct, frozen=True, kw_only=True):
+    """How it is to be done. `anew`: whatever came of it before. `tasks` of Spark at a time, 0 for one a core."""
+
+    words: ReplayWords
+    rate: float
+    dry_run: bool = False
+    anew: bool = False
+    tasks: int = 0
+
+
+class ReplayReport(Struct, frozen=True, kw_only=True):
+    """What came of it. `replayed` over all runs; `refused` has the first of the `refused_count` that the broker did not
+    take. `was_done`: by an earlier run, and nothing by this one."""
+
+    dry_run: bool
+    interrupted: bool
+    was_done: bool
+    log_end: int
+    records: int
+    chosen: int
+    from_lake: int
+    expired: int
+    missing: int
+    unreadable: int
+    payload_bytes: int
+    oldest: str | None
+    newest: str | None
+    replayed: int
+    refused_count: int
+    refused: tuple[RefusedMessage, ...]
+
+
+class _Job(Struct, frozen=True, kw_only=True):
+    """What is kept of a replay. `id` is new each time it is done, and names it to the broker."""
+
+    id: str
+    words: ReplayWords
+    log_end: int
+    chosen: Chosen | None = None
+    done: bool = False
+
+
+class RefusedFile:
+    """The messages that the broker did not take, by number, in a file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.found: dict[int, RefusedMessage] = {}
+        with suppress(FileNotFoundError):
+            for line in path.read_bytes().splitlines():
+                with suppress(
+                    msgspec.DecodeError
+                ):  # the end of a line that was being written: it is refused again
+                    one = msgspec.json.decode(line, type=RefusedMessage)
+                    self.found[one.number] = one
+
+    def __contains__(self, number: object) -> bool:
+        return number in self.found
+
+    def add(self, refused: RefusedMessage) -> None:
+        """Durable when it returns."""
+        with self._path.open("ab") as file:
+            file.write(b"\n" + msgspec.json.encode(refused))
+            file.flush()
+            os.fsync(file.fileno())
+        self.found[refused.number] = refused
+
+
+class _Door:
+    """The API on the control socket."""
+
+    def __init__(self, broker: ControlClient, replay: str, client: str) -> None:
+        self._broker = broker
+        self._replay = replay
+        self._client = client
+
+    def take(self, first: int, messages: Sequence[bytes | None]) -> Taken:
+        """Raises BrokerAway, and UserError when the broker refuses."""
+        try:
+            answer = self._broker.ask(
+                REPLAY_MESSAGES, replay=self._replay, first=first, messages=messages, client=self._client
+            )
+        except NoAnswer as error:
+            raise BrokerAway(str(error)) from error
+        return msgspec.convert(answer, Taken)
+
+
+def run_replay(order: ReplayOrder, settings: Settings, progress: Progress, notice: Notice) -> ReplayReport:
+    """Raises OptionError, UserError, ReplayFailed. Interrupted, failed or killed, the same order goes on."""
+    data_dir = Path(settings.data_dir).absolute()
+    _check_log(settings, data_dir)
+    places = Places(data_dir)
+    words, target = order.words, _target(order.words)
+    wanted = _range(words, _log_end(places))
+    if order.dry_run:
+        return _report(
+            _Job(id="", words=words, log_end=wanted.log_end, chosen=_choose(order, settings, wanted, None))
+        )
+    with _held(data_dir, words) as folder, ControlClient(data_dir) as broker:
+        job = None if order.anew else _read(folder)
+        if job is None:
+            for name in (_JOB, _REFUSED, _CHOSEN):
+                _remove(folder / name)
+            job = _Job(id=os.urandom(8).hex(), words=words, log_end=wanted.log_end)
+        refused = RefusedFile(folder / _REFUSED)
+        if job.done:
+            return _report(job, refused, was_done=True)
+        _check_target(broker, words)
+        if job.chosen is None:
+            job = _choose_into(folder, order, settings, replace(wanted, log_end=job.log_end), job)
+        feed = ReplayFeed(
+            _Door(broker, job.id, words.client),
+            ChosenMessages(folder / _CHOSEN),
+            refused,
+            target,
+            rate=order.rate,
+            patience_s=PATIENCE_S,
+            progress=progress,
+            notice=notice,
+        )
+        return _feed(folder, job, feed, refused)
+
+
+def _choose_into(
+    folder: Path, order: ReplayOrder, settings: Settings, wanted: ReplayRange, job: _Job
+) -> _Job:
+    from embermq.pipeline.jobs.replay import sync_tree
+
+    _save(folder, job)
+    _remove(folder / _CHOSEN)
+    found = _choose(order, settings, wanted, folder / _CHOSEN)
+    sync_tree(folder / _CHOSEN)
+    job = replace(job, chosen=found)
+    _save(folder, job)
+    return job
+
+
+def _choose(order: ReplayOrder, settings: Settings, wanted: ReplayRange, into: Path | None) -> Chosen:
+    from embermq.pipeline.jobs.replay import choose
+
+    places = Places(Path(settings.data_dir).absolute())
+    try:
+        if into is not None:
+            into.mkdir()
+        return choose(settings.pipeline, places, wanted, into=into, tasks=order.tasks)
+    except PipelineError as error:
+        raise ReplayFailed(f"{error}; nothing was replayed") from error
+
+
+def _feed(folder: Path, job: _Job, feed: ReplayFeed, refused: RefusedFile) -> ReplayReport:
+    try:
+        feed.run()
+    except KeyboardInterrupt:
+        return _report(job, refused, done=feed.done, interrupted=True)
+    except (PipelineError, UserError) as error:
+        told = f"{feed.done:,} of {feed.total:,} messages are replayed, the same command goes on from there"
+        raise ReplayFailed(f"{error}; {told}") from error
+    job = replace(job, done=True)
+    _save(folder, job)
+    _remove(folder / _CHOSEN)
+    return _report(job, refused, done=feed.done)
+
+
+def _report(
+    job: _Job,
+    refused: RefusedFile | None = None,
+    *,
+    done: int = 0,
+    interrupted: bool = False,
+    was_done: bool = False,
+) -> ReplayReport:
+    found, left = job.chosen, refused.found if refused is not None else {}
+    assert found is not None, "it has been counted"
+    done = found.chosen if job.done else done
+    return ReplayReport(
+        dry_run=refused is None,
+        interrupted=interrupted,
+        was_done=was_done,
+        log_end=job.log_end,
+        records=found.records,
+        chosen=found.chosen,
+        from_lake=found.from_lake,
+        expired=found.expired,
+        missing=found.missing,
+        unreadable=found.unreadable,
+        payload_bytes=found.payload_bytes,
+        oldest=_date(found.oldest_ms),
+        newest=_date(found.newest_ms),
+        replayed=done - sum(number < done for number in left),
+        refused_count=len(left),
+        refused=tuple(sorted(left.values(), key=_by_number)[:REFUSED_SHOWN]),
+    )
+
+
+def _by_number(refused: RefusedMessage) -> int:
+    return refused.number
+
+
+# What was asked for
+
+
+def _check_log(settings: Settings, data_dir: Path) -> None:
+    if settings.stores.log != SQLITE or noted_places(data_dir).is_on_servers:
+        raise UserError("a log in Kafka is not replayed yet: its broker has no place for how far a replay is")
+    if not (data_dir / "broker.db").is_file():
+        raise UserError(f"{data_dir} is not the data directory of a broker; name it with --data-dir")
+
+
+def _target(words: ReplayWords) -> str:
+    """The topic of each message, with PLACE for its own. Raises OptionError."""
+    given = [name for name in ("client", "topic", "queue") if getattr(words, name)]
+    if len(given) != 1:
+        raise OptionError("one of --client, --topic and --queue says where the messages go")
+    if words.client:
+        return PLACE
+    option, target = (
+        ("--topic", words.topic) if words.topic else ("--queue", QUEUE_PREFIX + queue_name(words.queue))
+    )
+    try:
+        validate_topic(target.replace(PLACE, "t"))
+        if words.queue and parse_topic(target).verb is not None:
+            raise NameRefused("it names no queue", ReasonCode.TOPIC_NAME_INVALID)
+    except (TopicError, NameRefused) as error:
+        raise OptionError(f"{option}: {error}") from None
+    if words.topic and (is_system_topic(target) or target.startswith((SHARE_PREFIX, QUEUE_PREFIX))):
+        raise OptionError(f"--topic: {target!r} is no topic to replay to; --queue names a queue")
+    return target
+
+
+def _range(words: ReplayWords, log_end: int) -> ReplayRange:
+    """Raises OptionError."""
+    try:
+        validate_filter(words.topic_filter)
+    except TopicError as error:
+        raise OptionError(f"--filter: {error}") from None
+    if words.topic_filter.startswith(SHARE_PREFIX):
+        raise OptionError("--filter: a shared filter is for subscriptions; leave $share and the group out")
+    start, start_ms = (None, None) if words.start == EARLIEST else _place("--from", words.start)
+    end, end_ms = _place("--to", words.end) if words.end else (None, None)
+    if start is not None and start > log_end:
+        raise OptionError(f"--from: {start} is behind the end of the log, which is {log_end}")
+    if (start is not None and end is not None and start >= end) or (
+        start_ms is not None and end_ms is not None and start_ms >= end_ms
+    ):
+        raise OptionError(f"--to: {words.end} is not behind --from, {words.start}")
+    return ReplayRange(
+        topic_filter=words.topic_filter,
+        log_end=log_end,
+        start=start,
+        start_ms=start_ms,
+        end_offset=end,
+        end_ms=end_ms,
+    )
+
+
+def _place(option: str, text: str) -> tuple[int | None, int | None]:
+    """An offset, or a time in Unix milliseconds."""
+    if text.isascii() and text.isdigit() and len(text) < 19:
+        return int(text), None
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        earliest = f", nor {EARLIEST}" if option == "--from" else ""
+        raise OptionError(
+            f"{option}: {text!r} is neither an offset of the log nor a time as 2026-01-31T12:00{earliest}"
+        ) from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return None, round(moment.timestamp() * 1_000)
+
+
+def _log_end(places: Places) -> int:
+    log = LogFile(places.log)
+    try:
+        return log.end() or 0
+    finally:
+        log.close()
+
+
+def _check_target(broker: ControlClient, words: ReplayWords) -> None:
+    """Raises UserError when there is none: the broker would take it as a name like any other."""
+    if words.queue:
+        broker.ask(GET_QUEUE_STATS, name=queue_name(words.queue))
+    if words.client:
+        found = broker.ask(GET_SESSION, client_id=words.client)["session"]
+        if found["type"] != "application" or not found["kept"]:
+            raise UserError(
+                f"the client {words.client!r} has no application log, it is a {found['type'].upper()} client;"
+                " --topic reaches whoever has subscribed"
+            )
+
+
+# The folder
+
+
+@contextmanager
+def _held(data_dir: Path, words: ReplayWords) -> Iterator[Path]:
+    """The folder of this replay; nobody else does it meanwhile. Raises UserError."""
+    folder = data_dir / FOLDER / blake2b(msgspec.json.encode(words), digest_size=8).hexdigest()
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise UserError("another process is at this replay; wait for it, or end it") from None
+    try:
+        yield folder
+    finally:
+        os.close(descriptor)
+
+
+def _read(folder: Path) -> _Job | None:
+    with suppress(FileNotFoundError):
+        return msgspec.json.decode((folder / _JOB).read_bytes(), type=_Job)
+    return None
+
+
+def _save(folder: Path, job: _Job) -> None:
+    fresh = folder / f"{_JOB}.new"
+    with fresh.open("wb") as file:
+        file.write(msgspec.json.encode(job))
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.replace(folder / _JOB)
+    sync_path(folder)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _date(time_ms: int | None) -> str | None:
+    return (
+        None
+        if time_ms is None
+        else datetime.fromtimestamp(time_ms / 1_000, UTC).isoformat(timespec="milliseconds")
+    )

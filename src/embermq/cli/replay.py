@@ -1,0 +1,128 @@
+"""`embermq pipeline replay`: messages of the log or the lake once more, to a client, a topic or a queue."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+
+from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir, Tasks, configuration, finite
+from embermq.cli.terminal import shown, table
+
+if TYPE_CHECKING:
+    from embermq.app.replay import ReplayReport
+
+RATE = 1_000.0
+EXIT_SOME_LEFT = 3
+EXIT_INTERRUPTED = 130
+
+
+def command(
+    *,
+    start: Annotated[
+        str,
+        typer.Option(
+            "--from", metavar="OFFSET|TIME", help="The first one, or `earliest`; times without zone are UTC."
+        ),
+    ],
+    end: Annotated[
+        str,
+        typer.Option(
+            "--to", metavar="OFFSET|TIME", help="The first one that is left out; else what is there now."
+        ),
+    ] = "",
+    topic_filter: Annotated[
+        str, typer.Option("--filter", metavar="FILTER", help="An MQTT topic filter; # leaves out $queue/….")
+    ] = "#",
+    client: Annotated[
+        str, typer.Option("--client", metavar="ID", help="To the log of this APPLICATION client alone.")
+    ] = "",
+    topic: Annotated[
+        str,
+        typer.Option("--topic", metavar="TOPIC", help="To a topic; {topic} in it is that of the message."),
+    ] = "",
+    queue: Annotated[str, typer.Option("--queue", metavar="NAME", help="To a durable queue.")] = "",
+    rate: Annotated[
+        float,
+        typer.Option("--rate", min=0.001, max=1_000_000, callback=finite, help="At most this many a second."),
+    ] = RATE,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count them, change nothing.")] = False,
+    anew: Annotated[
+        bool, typer.Option("--again", help="Once more from the start, although it was begun or done before.")
+    ] = False,
+    tasks: Tasks = 0,
+    data_dir: DataDir = None,
+    config: ConfigFile = None,
+    assignments: Assignments = None,
+    as_json: AsJson = False,
+) -> None:
+    """Replay messages of the log or the lake. The broker has to be running. Interrupted or killed, the same command
+    goes on where it was; what is done is not done twice."""
+    from embermq.app.replay import ReplayOrder, ReplayWords, run_replay
+    from embermq.cli.message_bar import MessageBar
+
+    settings = configuration(config, assignments, data_dir).settings
+    words = ReplayWords(
+        start=start, end=end, topic_filter=topic_filter, client=client, topic=topic, queue=queue
+    )
+    order = ReplayOrder(words=words, rate=rate, dry_run=dry_run, anew=anew, tasks=tasks)
+    if as_json:
+        report = run_replay(order, settings, _print_progress, _print_notice)
+        print(msgspec.json.encode({"report": report}).decode())
+    else:
+        with MessageBar() as bar:
+            report = run_replay(order, settings, bar.show, _say)
+        print("\n".join(lines_of(report)))
+    if report.interrupted:
+        raise typer.Exit(EXIT_INTERRUPTED)
+    raise typer.Exit(EXIT_SOME_LEFT if report.refused_count or report.missing or report.unreadable else 0)
+
+
+def _print_progress(done: int, total: int) -> None:
+    print(msgspec.json.encode({"done": done, "total": total}).decode(), flush=True)
+
+
+def _print_notice(text: str) -> None:
+    print(msgspec.json.encode({"notice": text}).decode(), flush=True)
+
+
+def _say(text: str) -> None:
+    print(shown(text), file=sys.stderr)
+
+
+def lines_of(report: ReplayReport) -> list[str]:
+    """What a person reads at the end."""
+    lake = f", {report.from_lake:,} of them from the lake" if report.from_lake else ""
+    lines = [
+        f"range       {report.records:,} records, the log ended at {report.log_end:,}",
+        f"chosen      {report.chosen:,} messages of {report.payload_bytes:,} bytes{lake}",
+    ]
+    if report.oldest:
+        lines.append(f"accepted    {report.oldest} to {report.newest}")
+    if report.expired:
+        lines.append(f"expired     {report.expired:,} are left out, their time is over")
+    if report.missing:
+        lines.append(
+            f"missing     {report.missing:,} offsets of the range are in neither the log nor the lake"
+        )
+    if report.unreadable:
+        lines.append(f"unreadable  {report.unreadable:,} records are damaged; embermq pipeline rejected list")
+    if report.dry_run:
+        return [*lines, "nothing was changed"]
+    lines.append(f"replayed    {report.replayed:,}")
+    if report.was_done:
+        lines.append("done        by an earlier run, nothing was changed; --again does it once more")
+    if report.interrupted:
+        lines.append(f"interrupted {report.chosen - report.replayed - report.refused_count:,} are left")
+    if report.refused:
+        rows = [
+            (f"{one.partition}:{one.offset}", shown(one.topic), shown(one.reason)) for one in report.refused
+        ]
+        lines += [
+            "",
+            f"{report.refused_count:,} were refused, the first {len(rows):,}:",
+            *table([("position", "topic", "reason"), *rows], names=3),
+        ]
+    return lines
