@@ -42,10 +42,13 @@ class ReplayDesk:
                     f"the replay {replay} goes on with message {self._replaying.next_of(replay)}, not {asked.first}"
                 )
             session = self._application(asked.client) if asked.client else None
+            before = self._replaying.next_of(replay)
             refusal = self._replaying.take(replay, asked.first, messages, session)
             taken = self._replaying.next_of(replay)
             await self._durable()
             stored = self._replaying.next_of(replay)
+            new = messages[before - asked.first : stored - asked.first]
+            self._broker.state.counters.messages_replayed += sum(one is not None for one in new)
         if stored < taken:  # their tick was refused, and this one was not
             refusal = NOT_STORED
         if refusal is None:

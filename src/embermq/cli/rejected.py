@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
@@ -12,18 +12,24 @@ import typer
 from embermq.app.errors import UserError
 from embermq.app.settings import SQLITE
 from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir, configuration
-from embermq.cli.terminal import shown
+from embermq.cli.terminal import shown, table
+
+if TYPE_CHECKING:
+    from embermq.pipeline.rejected import RejectedRecord
 
 LIMIT = 100
+LOOKED_AT = 100_000
+NOTHING = "nothing was rejected"
+HEADINGS = ("first", "last", "newest", "records", "bytes")
 
 app = typer.Typer(
-    help="Records that dispatch has rejected: list.", no_args_is_help=True, rich_markup_mode=None
+    help="Records that dispatch has rejected: list, reasons.", no_args_is_help=True, rich_markup_mode=None
 )
 
 
 @app.callback()
 def rejected() -> None:
-    """Records that dispatch has rejected: list."""
+    """Records that dispatch has rejected: list, reasons."""
 
 
 @app.command("list")
@@ -37,6 +43,54 @@ def rejected_list(
 ) -> None:
     """List what was rejected, with position and reason, the newest last. The pipeline may run; --json prints one object
     a line."""
+    found = _newest(limit, config, assignments, data_dir)
+    for one in found:
+        if as_json:
+            print(msgspec.json.encode(one).decode())
+            continue
+        topic = f"  {shown(one.topic)}" if one.topic else ""
+        where = f"{one.partition}:{one.offset}"
+        print(f"{_date(one.rejected_ms)}  {where}  {one.bytes:,} bytes{topic}  {shown(one.reason)}")
+    if not found and not as_json:
+        print(NOTHING)
+
+
+@app.command("reasons")
+def rejected_reasons(
+    *,
+    limit: Annotated[
+        int, typer.Option("--limit", min=1, max=LOOKED_AT, help="Of the newest so many.")
+    ] = LOOKED_AT,
+    data_dir: DataDir = None,
+    config: ConfigFile = None,
+    assignments: Assignments = None,
+    as_json: AsJson = False,
+) -> None:
+    """Count what was rejected by reason, the most frequent first. Numbers in a reason count as one; --json prints one
+    object a line."""
+    from embermq.pipeline.rejected import by_reason
+
+    found = by_reason(_newest(limit, config, assignments, data_dir))
+    if as_json:
+        for one in found:
+            print(msgspec.json.encode(one).decode())
+        return
+    if not found:
+        print(NOTHING)
+        return
+    rows = [
+        (one.first, one.last, _date(one.last_ms), f"{one.records:,}", f"{one.bytes:,}", shown(one.reason))
+        for one in found
+    ]
+    # The reason is long: it stands last, to the left, behind the numbers.
+    heads = table([HEADINGS, *(row[:-1] for row in rows)], names=3)
+    for line, reason in zip(heads, ("reason", *(row[-1] for row in rows)), strict=True):
+        print(f"{line}  {reason}")
+
+
+def _newest(
+    limit: int, config: Path | None, assignments: list[str] | None, data_dir: str | None
+) -> list[RejectedRecord]:
     from embermq.app.pipeline_side import rejected_records
     from embermq.pipeline.errors import PipelineError
 
@@ -44,15 +98,10 @@ def rejected_list(
     if not Path(settings.data_dir).is_dir() and settings.stores.log == SQLITE:
         raise UserError(f"{settings.data_dir} is not the data directory of a broker; name it with --data-dir")
     try:
-        found = list(rejected_records(settings, limit))
+        return list(rejected_records(settings, limit))
     except PipelineError as error:
         raise UserError(str(error)) from error
-    for one in found:
-        if as_json:
-            print(msgspec.json.encode(one).decode())
-            continue
-        at = datetime.fromtimestamp(one.rejected_ms / 1_000, UTC).isoformat(timespec="seconds")
-        topic = f"  {shown(one.topic)}" if one.topic else ""
-        print(f"{at}  {one.partition}:{one.offset}  {one.bytes:,} bytes{topic}  {shown(one.reason)}")
-    if not found and not as_json:
-        print("nothing was rejected")
+
+
+def _date(time_ms: int) -> str:
+    return datetime.fromtimestamp(time_ms / 1_000, UTC).isoformat(timespec="seconds")

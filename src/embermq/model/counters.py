@@ -72,6 +72,7 @@ class Counters(Struct):
     application_skipped: int = 0
     application_parked: int = 0
     application_redriven: int = 0
+    messages_replayed: int = 0
     protocol_errors: int = 0
     commits: int = 0
     commits_failed: int = 0

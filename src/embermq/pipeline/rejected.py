@@ -1,6 +1,7 @@
 """Records that a query could not use, and why: those of dispatch, which keeps them. No Spark in here."""
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from embermq.pipeline.sources.log_file import connect_readonly
 if TYPE_CHECKING:  # Kafka's client is not there in every installation
     from embermq.pipeline.sources.kafka_positions import KafkaPositions
 
+_NUMBER = re.compile(r"\d+")
 _NEWEST = """
 SELECT "offset", reason, length(body), rejected_ms FROM rejected ORDER BY rejected_ms DESC, "offset" DESC LIMIT ?
 """
@@ -27,6 +29,39 @@ class RejectedRecord(Struct, frozen=True, kw_only=True):
     rejected_ms: int
     topic: str = ""
     bytes: int = 0
+
+
+class RejectedReason(Struct, frozen=True, kw_only=True):
+    """Records with one reason, whatever numbers stand in it; positions as "partition:offset"."""
+
+    reason: str
+    records: int
+    bytes: int
+    first: str
+    last: str
+    last_ms: int
+
+
+def by_reason(records: Iterable[RejectedRecord]) -> list[RejectedReason]:
+    """The most frequent first."""
+    alike: dict[str, list[RejectedRecord]] = {}
+    for record in records:
+        alike.setdefault(_NUMBER.sub("N", record.reason), []).append(record)
+    found: list[RejectedReason] = []
+    for reason, group in alike.items():
+        ordered = sorted(group, key=lambda one: (one.partition, one.offset))
+        first, last = (f"{one.partition}:{one.offset}" for one in (ordered[0], ordered[-1]))
+        found.append(
+            RejectedReason(
+                reason=reason if len(group) > 1 else group[0].reason,
+                records=len(group),
+                bytes=sum(one.bytes for one in group),
+                first=first,
+                last=last,
+                last_ms=max(one.rejected_ms for one in group),
+            )
+        )
+    return sorted(found, key=lambda one: (-one.records, one.reason))
 
 
 def rejected_in_files(places: Places, limit: int) -> list[RejectedRecord]:

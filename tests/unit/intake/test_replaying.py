@@ -80,7 +80,7 @@ def test_what_could_not_be_stored_is_not_counted_and_comes_again() -> None:
         assert not hand.store.replays, "a start would leave the messages out"
         assert await asked(request) == ReplayTaken(next=2)
         assert await asked(request) == ReplayTaken(next=2)
-        assert payloads(hand) == [b"0", b"1"]
+        assert payloads(hand) == [b"0", b"1"] and hand.state.counters.messages_replayed == 2
         hand.state.log_full = True
         more = ReplayRequest(replay=REPLAY, first=2, messages=frames)
         held = await asked(more)
