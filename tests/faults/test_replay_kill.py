@@ -7,70 +7,19 @@ import subprocess
 from contextlib import suppress
 from pathlib import Path
 from random import Random
-from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
+from tests.pipeline.replaying import chosen_without_spark, messages_in
 from tests.support.broker_process import EMBERMQ, BrokerProcess
 from tests.support.mqtt_client import ConnectionEnded, MqttClient, run
 
 from embermq.cli import replay as command
 from embermq.cli.main import main
-from embermq.formats.log_record import decode_record, split_batch
 from embermq.pipeline.jobs import replay as job
-from embermq.pipeline.jobs.replay_feed import LOG_PART
-from embermq.pipeline.jobs.replay_values import Chosen, ReplayRange
 from embermq.pipeline.places import Places
-from embermq.pipeline.sources.log_file import LogFile
 
 MESSAGES = 3_000
 KILLS = 6
-NOTHING = {
-    "expires_ms": None,
-    "payload_format_indicator": None,
-    "message_expiry_interval": None,
-    "content_type": None,
-    "response_topic": None,
-    "correlation_data": None,
-}
-
-
-def chosen_without_spark(
-    _settings: object, places: Places, wanted: ReplayRange, *, into: Path | None, tasks: int
-) -> Chosen:
-    """What Spark would choose; that is not what is killed here."""
-    assert into is not None and not tasks
-    rows: list[dict[str, Any]] = []
-    for offset, message in messages_in(places):
-        if offset < wanted.end:
-            about = {
-                "partition": 0,
-                "offset": offset,
-                "accepted_ms": message.accepted_ms,
-                "user_properties": [],
-            }
-            fields = {name: getattr(message, name) for name in ("topic", "qos", "publisher", "payload")}
-            rows.append(NOTHING | about | fields)
-    (into / LOG_PART).mkdir()
-    half = len(rows) // 2
-    for number, part in enumerate((rows[:half], rows[half:])):
-        pq.write_table(
-            pa.Table.from_pylist(part), into / LOG_PART / f"part-{number}.parquet", row_group_size=700
-        )
-    return Chosen(records=len(rows), chosen=len(rows))
-
-
-def messages_in(places: Places) -> list[tuple[int, Any]]:
-    log = LogFile(places.log)
-    try:
-        return [
-            (offset, decode_record(frame).message)
-            for batch in log.batches(0, log.end() or 0)
-            for offset, frame in enumerate(split_batch(batch.body, batch.count), batch.base)
-        ]
-    finally:
-        log.close()
 
 
 def spawn(words: list[str]) -> subprocess.Popen[bytes]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ import pytest
 from pyspark.sql import SparkSession
 from tests.pipeline.log_writer import NOON_MS, LogWriter, record
 from tests.pipeline.queries import log_rows
+from tests.pipeline.replaying import chosen_without_spark
 from tests.support.broker_process import EMBERMQ, BrokerProcess
 from tests.support.mqtt_client import MqttClient, run
 from tests.support.queue_worker import queue_broker, worker
@@ -255,14 +257,7 @@ def test_exactly_once_whoever_is_killed(broker: BrokerProcess, replay: Replay) -
     """The job is killed, then the broker, then the job goes on; the range has what is replayed into it."""
     begin = log_end(broker)
 
-    async def publish() -> None:
-        publisher = MqttClient("pub")
-        await publisher.connect(broker.port)
-        for number in range(MANY):
-            await publisher.publish(f"many/{number % 7}", b"%d" % number, qos=1)
-        publisher.close()
-
-    run(publish(), 300)
+    publish_many(broker, MANY)
     words = ("--from", str(begin), "--filter", "many/#", "--topic", "{topic}", "--rate", str(RATE))
     before = (broker.data_dir / "replays").is_dir() and set((broker.data_dir / "replays").iterdir())
     (dry,) = replay(broker, *words, "--dry-run")
@@ -331,6 +326,46 @@ def test_to_a_queue_with_a_spark_of_its_own(broker: BrokerProcess) -> None:
     run(scenario())
 
 
+def test_a_java_that_outlives_its_job_adds_nothing(
+    broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A run is killed while Spark chooses; what that writes later is not what the next run has chosen."""
+    publish_many(broker, 3)
+    tried: list[Path] = []
+
+    def choose(settings: object, places: Places, wanted: ReplayRange, *, into: Path, tasks: int) -> Chosen:
+        tried.append(into)
+        if len(tried) == 1:
+            raise KeyboardInterrupt
+        found = chosen_without_spark(settings, places, wanted, into=into, tasks=tasks)
+        tried[0].mkdir(parents=True, exist_ok=True)
+        shutil.copytree(into, tried[0], dirs_exist_ok=True)
+        return found
+
+    monkeypatch.setattr(job, "choose", choose)
+    asked = [
+        "pipeline",
+        "replay",
+        "--data-dir",
+        str(broker.data_dir),
+        "--from",
+        "earliest",
+        "--topic",
+        "late/java",
+    ]
+    end = log_end(broker)
+    assert main(asked) == 130
+    assert main(asked) == 0
+    assert log_end(broker) == 2 * end
+    with interrupted_after(0):
+        assert main([*asked, "--again", "--json"]) == 130
+    for file in (broker.data_dir / "replays").rglob("part-1.parquet"):
+        file.unlink()
+    capsys.readouterr()
+    assert main(asked) == 1
+    assert "files of the chosen messages are missing; --again begins anew" in capsys.readouterr().err
+
+
 @contextmanager
 def interrupted_after(count: int) -> Iterator[None]:
     """Ctrl-C in this process, once that many are replayed."""
@@ -342,6 +377,17 @@ def interrupted_after(count: int) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(command, "_print_progress", progress)
         yield
+
+
+def publish_many(broker: BrokerProcess, count: int) -> None:
+    async def publish() -> None:
+        publisher = MqttClient("pub")
+        await publisher.connect(broker.port)
+        for number in range(count):
+            await publisher.publish(f"many/{number % 7}", b"%d" % number, qos=1)
+        publisher.close()
+
+    run(publish(), 300)
 
 
 def wait_for_more(broker: BrokerProcess, begin: int, asked: subprocess.Popen[bytes]) -> None:

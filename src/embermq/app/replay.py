@@ -103,6 +103,8 @@ class _Job(Struct, frozen=True, kw_only=True):
     words: ReplayWords
     log_end: int
     chosen: Chosen | None = None
+    place: str = ""
+    """Where they are, once all are."""
     done: bool = False
 
 
@@ -174,9 +176,12 @@ def run_replay(order: ReplayOrder, settings: Settings, progress: Progress, notic
         _check_target(broker, words)
         if job.chosen is None:
             job = _choose_into(folder, order, settings, replace(wanted, log_end=job.log_end), job)
+        chosen = ChosenMessages(folder / _CHOSEN / job.place)
+        if job.chosen is None or len(chosen) != job.chosen.chosen:
+            raise ReplayFailed(f"{folder}: files of the chosen messages are missing; --again begins anew")
         feed = ReplayFeed(
             _Door(broker, job.id, words.client),
-            ChosenMessages(folder / _CHOSEN),
+            chosen,
             refused,
             target,
             rate=order.rate,
@@ -194,9 +199,13 @@ def _choose_into(
 
     _save(folder, job)
     _remove(folder / _CHOSEN)
-    found = _choose(order, settings, wanted, folder / _CHOSEN)
+    # The Java of a killed run may live on for a moment, and write where it began to: never twice in one place.
+    place = os.urandom(8).hex()
+    into = folder / _CHOSEN / place
+    found = _choose(order, settings, wanted, into)
     sync_tree(folder / _CHOSEN)
-    job = replace(job, chosen=found)
+    # What was counted in a pass of its own may differ; this is what there is.
+    job = replace(job, chosen=replace(found, chosen=len(ChosenMessages(into))), place=place)
     _save(folder, job)
     return job
 
@@ -207,7 +216,7 @@ def _choose(order: ReplayOrder, settings: Settings, wanted: ReplayRange, into: P
     places = Places(Path(settings.data_dir).absolute())
     try:
         if into is not None:
-            into.mkdir()
+            into.mkdir(parents=True)
         return choose(settings.pipeline, places, wanted, into=into, tasks=order.tasks)
     except PipelineError as error:
         raise ReplayFailed(f"{error}; nothing was replayed") from error
@@ -394,7 +403,7 @@ def _save(folder: Path, job: _Job) -> None:
 
 def _remove(path: Path) -> None:
     if path.is_dir():
-        shutil.rmtree(path)
+        shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)
 
