@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
+from tests.support.etcd_server import EtcdServer
 from tests.support.measuring import is_judged
 from tests.support.redis_cluster import RedisCluster
 from tests.support.redis_server import RedisServer
@@ -138,6 +139,21 @@ def module_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServ
     """A server of the module's own, for a broker that its tests share; `redis_server` is emptied before each test."""
     with RedisServer(tmp_path_factory.mktemp("redis")) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def running_etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdServer]:
+    """One server for all tests, which take it as `etcd`."""
+    with EtcdServer(tmp_path_factory.mktemp("etcd")) as server:
+        yield server
+
+
+@pytest.fixture
+def etcd(running_etcd: EtcdServer) -> EtcdServer:
+    """An empty etcd; a test may kill or pause it and leave it so."""
+    running_etcd.heal()
+    running_etcd.control("del", "", "--prefix")
+    return running_etcd
 
 
 @pytest.fixture(scope="session")

@@ -16,11 +16,13 @@ from embermq.admin import queue_values as queue
 from embermq.admin import replay_values as replay
 from embermq.admin import session_values as session
 from embermq.admin.access import Scope
+from embermq.ports.membership import ClusterView
 from embermq.queues.explaining import Reason
 from embermq.queues.inspection import ConsumerView, DeadLetterView, GroupView, MessageView, QueueStats
 from embermq.queues.settings import QueueSettings
 
 if TYPE_CHECKING:
+    from embermq.admin.cluster_desk import ClusterDesk
     from embermq.admin.parked_desk import ParkedDesk
     from embermq.admin.queue_desk import QueueDesk
     from embermq.admin.replay_desk import ReplayDesk
@@ -101,12 +103,13 @@ class _Of(Generic[D]):
         )
 
 
-QUEUES, SESSIONS, PARKED, REPLAYS = "queues", "sessions", "parked", "replays"
+QUEUES, SESSIONS, PARKED, REPLAYS, CLUSTER = "queues", "sessions", "parked", "replays", "cluster"
 """Desks."""
 _queues: _Of[QueueDesk] = _Of(QUEUES)
 _sessions: _Of[SessionDesk] = _Of(SESSIONS)
 _parked: _Of[ParkedDesk] = _Of(PARKED)
 _replays: _Of[ReplayDesk] = _Of(REPLAYS)
+_cluster: _Of[ClusterDesk] = _Of(CLUSTER)
 
 LIST_QUEUES = _queues(
     "ListQueues",
@@ -485,6 +488,15 @@ REPLAY_MESSAGES = _replays(
     about="A piece that has been taken is left out: a request without an answer may be repeated.",
     body=replay.PieceAsked,
     body_bytes_max=replay.PIECE_BYTES_MAX,
+)
+GET_CLUSTER = _cluster(
+    "GetCluster",
+    "GET /cluster",
+    READ,
+    session.NoRequest,
+    ClusterView,
+    do=lambda desk, _: desk.view(),
+    summary="Nodes of the broker's cluster, with their leases and slots",
 )
 
 OPERATIONS: tuple[AdminOperation, ...] = tuple(

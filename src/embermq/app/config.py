@@ -30,6 +30,7 @@ from embermq.access.authentication.settings import (
 )
 from embermq.access.authorization import settings as authorization_settings
 from embermq.access.authorization.settings import AuthorizationSettings
+from embermq.adapters.etcd.address import parse_address as parse_etcd_address
 from embermq.adapters.kafka import settings as kafka_settings
 from embermq.adapters.kafka.settings import KafkaSettings
 from embermq.adapters.redis import settings as redis_settings
@@ -45,6 +46,7 @@ from embermq.app.queue_file import check_queue_file
 from embermq.app.setting_lines import SettingLines
 from embermq.app.setting_value import convert_setting
 from embermq.app.settings import StoreSettings
+from embermq.cluster.settings import ClusterSettings
 from embermq.database.settings import SqlSettings
 from embermq.delivery.application.settings import ApplicationSettings
 from embermq.delivery.device.settings import DeviceSettings
@@ -97,6 +99,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     session_store: SessionStoreSettings = field(default_factory=SessionStoreSettings)
     redis: RedisSettings = field(default_factory=RedisSettings)
     sql: SqlSettings = field(default_factory=SqlSettings)
+    cluster: ClusterSettings = field(default_factory=ClusterSettings)
     log: LogSettings = field(default_factory=LogSettings)
     device: DeviceSettings = field(default_factory=DeviceSettings)
     application: ApplicationSettings = field(default_factory=ApplicationSettings)
@@ -123,7 +126,9 @@ class Configuration(Struct, frozen=True):
     @property
     def shown(self) -> Settings:
         """The settings as anybody may see them: without passwords."""
-        return replace(self.settings, stores=self.settings.stores.shown())
+        return replace(
+            self.settings, stores=self.settings.stores.shown(), cluster=self.settings.cluster.shown()
+        )
 
     def effective(self) -> Iterator[Setting]:
         """Every setting, in the order of the schema, without passwords."""
@@ -360,6 +365,21 @@ def _check_listeners(settings: Settings) -> None:
     listener_settings.check_clients(settings.clients)
 
 
+def _check_cluster(settings: Settings) -> None:
+    if not settings.cluster.etcd:
+        return
+    try:
+        parse_etcd_address(settings.cluster.etcd)
+    except ValueError as error:
+        raise ValueError(f"cluster.etcd: {error}") from None
+    stores = {"stores.log": settings.stores.log, "stores.session": settings.stores.session}
+    lacking = " and ".join(name for name, url in stores.items() if url == store_settings.SQLITE)
+    if lacking:
+        raise ValueError(
+            f"cluster.etcd: nodes of a cluster share their stores; set {lacking} to a Kafka and a Redis"
+        )
+
+
 def queue_settings(settings: Settings) -> DeviceSettings:
     """Those of device queues. In Redis every stored message has a packet id, and what is in flight without being stored
     needs one too: so the ids of the window are set aside within the limit."""
@@ -382,6 +402,7 @@ def _contradictions(settings: Settings) -> Iterator[str]:
         ),
         partial(authorization_settings.check_settings, settings.authorization),
         partial(store_settings.check_settings, settings.stores),
+        partial(_check_cluster, settings),
         partial(kafka_settings.check_settings, settings.kafka),
         partial(redis_settings.check_settings, settings.redis),
         partial(log_settings.check_settings, settings.log),

@@ -21,7 +21,8 @@ from msgspec import Struct
 from embermq.access.authentication.errors import ChainError
 from embermq.access.authentication.identity import Identity
 from embermq.access.authorization.rule_set import RuleSet
-from embermq.admin.operations import PARKED, QUEUES, REPLAYS, SESSIONS
+from embermq.admin.cluster_desk import ClusterDesk
+from embermq.admin.operations import CLUSTER, PARKED, QUEUES, REPLAYS, SESSIONS
 from embermq.admin.parked_desk import ParkedDesk
 from embermq.admin.replay_desk import ReplayDesk
 from embermq.admin.session_desk import SessionDesk
@@ -29,6 +30,7 @@ from embermq.admin.settings import GrpcLimits
 from embermq.app import out_of_memory
 from embermq.app.authentication import Authentication
 from embermq.app.authorization import RuleFiles
+from embermq.app.cluster_side import ClusterSide
 from embermq.app.config import Settings
 from embermq.app.control import ControlSide
 from embermq.app.data_lock import held_data_dir
@@ -89,7 +91,11 @@ def run_broker(settings: Settings, *, accept_loss: bool = False) -> int:
             open_stores = _profile(
                 data_dir, settings, partial(lock.note_log, accept_loss=accept_loss), accept_loss
             )
-            return uvloop.run(_Application(settings, data_dir, open_stores).run())
+            cluster = ClusterSide(settings)
+            try:
+                return uvloop.run(_Application(settings, data_dir, open_stores, cluster).run())
+            finally:
+                cluster.leave()
     except StoreError as error:
         raise StartError(str(error)) from error
     except MemoryError:
@@ -130,7 +136,9 @@ class _Parts(Struct):
     events: ClientEventLog
 
 
-def _make_parts(settings: Settings, data_dir: Path, open_stores: OpenStores) -> _Parts:
+def _make_parts(
+    settings: Settings, data_dir: Path, open_stores: OpenStores, check: Callable[[], None] | None
+) -> _Parts:
     """Read what is stored and put the parts together; nobody is served yet. Raises StartError, StoreError."""
     loop = asyncio.get_running_loop()
     rule_files = RuleFiles(settings.authorization)
@@ -150,6 +158,7 @@ def _make_parts(settings: Settings, data_dir: Path, open_stores: OpenStores) -> 
         poll_ms=LOGS_POLL_MS,
         clock=embedded.clock.clock,
         on_failing=_report_store,
+        check=check,
     )
     server = MqttServer(
         embedded.broker,
@@ -201,7 +210,10 @@ def _end_early(_number: int, _frame: object) -> None:
 class _Application:
     """One run: open, serve until told to stop, close."""
 
-    def __init__(self, settings: Settings, data_dir: Path, open_stores: OpenStores) -> None:
+    def __init__(
+        self, settings: Settings, data_dir: Path, open_stores: OpenStores, cluster: ClusterSide
+    ) -> None:
+        self._cluster = cluster
         self._open_stores = open_stores
         self._settings = settings
         self._data_dir = data_dir
@@ -217,7 +229,8 @@ class _Application:
         try:
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, _end_early)
-            parts = _make_parts(self._settings, self._data_dir, self._open_stores)
+            self._cluster.join()
+            parts = _make_parts(self._settings, self._data_dir, self._open_stores, self._cluster.check)
         except _EndedEarlyError:
             LOG.info("stopped before it was ready")
             return 0
@@ -231,6 +244,7 @@ class _Application:
             sessions = SessionDesk(embedded.broker, ticks, lambda: service.retained, embedded.log_life)
             parked = ParkedDesk(embedded.broker, ticks, embedded.parking)
             desks: dict[str, object] = {QUEUES: parts.queues.desk, SESSIONS: sessions, PARKED: parked}
+            desks[CLUSTER] = ClusterDesk(self._cluster.membership)
             if (
                 self._settings.stores.log == SQLITE
             ):  # the store of servers has no place for how far a replay is

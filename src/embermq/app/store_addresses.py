@@ -6,6 +6,8 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from embermq.adapters.etcd import address as etcd
+from embermq.adapters.etcd.address import EtcdAddress
 from embermq.adapters.kafka import address as kafka
 from embermq.adapters.kafka.address import KafkaAddress
 from embermq.adapters.redis import address as redis
@@ -27,6 +29,14 @@ def redis_address(url: str) -> RedisAddress:
     if not address.password_file:
         return address
     return replace(address, password=_password("stores.session", address.password_file))
+
+
+def etcd_address(url: str) -> EtcdAddress:
+    """Raises ValueError for a URL that cannot be, StartError for a password file that cannot be read."""
+    address = etcd.parse_address(url)
+    if not address.password_file:
+        return address
+    return replace(address, password=_password("cluster.etcd", address.password_file))
 
 
 def _password(setting: str, path: str) -> str:

@@ -30,6 +30,7 @@ COMMANDS: dict[str, str] = {
     "db": "embermq.cli.db",
     "acl": "embermq.cli.acl",
     "certs": "embermq.cli.certs",
+    "cluster": "embermq.cli.cluster",
     "pipeline": "embermq.cli.pipeline",
     "service": "embermq.cli.service",
     "version": "embermq.cli.version",

@@ -1,0 +1,1 @@
+"""Membership where nobody else can be: in the memory of this process."""

@@ -1,0 +1,169 @@
+"""A cluster in etcd: a key for each node and one for each slot, which go with the lease of their node.
+
+| key | value |
+|---|---|
+| `/embermq/NAME/nodes/ID` | what the node says of itself, JSON |
+| `/embermq/NAME/slots/N` | the id of the node that has the slot |
+
+A node's epoch is the revision in which its key came, which etcd gives once.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Iterator, Sequence
+from threading import Thread
+from typing import TypeVar
+
+import msgspec
+
+from embermq.adapters.etcd import etcd_pb2 as pb
+from embermq.adapters.etcd.address import EtcdAddress
+from embermq.adapters.etcd.link import EtcdLink
+from embermq.ports.errors import StoreError, StoreUnavailable
+from embermq.ports.membership import (
+    ClusterView,
+    MemberRefused,
+    Membership,
+    NodeAbout,
+    NodeLease,
+    NodeView,
+)
+
+LOG = logging.getLogger("embermq.etcd")
+Answer = TypeVar("Answer")
+ANSWER_S = 5.0
+"""How long one question may take, other members included."""
+
+
+class EtcdMembership(Membership):
+    """Raises ValueError for files of the address that cannot be used."""
+
+    def __init__(self, address: EtcdAddress) -> None:
+        self.name = address.name
+        self.place = str(address)
+        self._prefix = f"/embermq/{address.name}/"
+        self._link = EtcdLink(address)
+        self._watching: Thread | None = None
+
+    def join(self, about: NodeAbout, slots: Sequence[int], ttl_s: float) -> NodeLease:
+        granted = self._call(
+            "Lease/LeaseGrant", pb.LeaseGrantRequest(TTL=math.ceil(ttl_s)), pb.LeaseGrantResponse
+        )
+        values = {f"{self._prefix}nodes/{about.node}".encode(): msgspec.json.encode(about)}
+        values |= {f"{self._prefix}slots/{slot}".encode(): about.node.encode() for slot in slots}
+        request = pb.TxnRequest(
+            compare=[pb.Compare(target=pb.Compare.CREATE, key=key, create_revision=0) for key in values],
+            success=[
+                pb.RequestOp(request_put=pb.PutRequest(key=key, value=value, lease=granted.ID))
+                for key, value in values.items()
+            ],
+        )
+        lease = NodeLease(granted.ID, float(granted.TTL))
+        done = self._call("KV/Txn", request, pb.TxnResponse)
+        # What was asked twice, since the first answer did not come, is refused for what the first one did.
+        if not done.succeeded and not all(lease.id == each.lease for each in self._rows(values)):
+            nodes = self.view().nodes
+            self.leave(lease)
+            raise MemberRefused(nodes)
+        return lease
+
+    def renew(self, lease: NodeLease, timeout_s: float) -> float:
+        return float(max(0, self._link.renewed(pb.LeaseKeepAliveRequest(ID=lease.id), timeout_s).TTL))
+
+    def leave(self, lease: NodeLease) -> None:
+        try:
+            self._call("Lease/LeaseRevoke", pb.LeaseRevokeRequest(ID=lease.id), pb.LeaseRevokeResponse)
+        except StoreUnavailable:
+            raise
+        except StoreError as error:
+            if "lease not found" not in str(error):
+                raise
+
+    def view(self) -> ClusterView:
+        return self._view(self._range())
+
+    def watch(self, changed: Callable[[ClusterView], None]) -> None:
+        self._watching = Thread(target=self._watch, args=(changed,), name="etcd watch", daemon=True)
+        self._watching.start()
+
+    def _watch(self, changed: Callable[[ClusterView], None]) -> None:
+        """What there is, then what comes behind it. A stream that breaks, and one whose beginning etcd has compacted,
+        begins anew with what there is: nobody asks what was in between."""
+        while not self._link.is_closed:
+            try:
+                found = self._range()
+                changed(self._view(found))
+                for _ in self._changes(found.header.revision + 1):
+                    changed(self.view())
+            except StoreError as error:
+                if not self._link.is_closed:
+                    LOG.warning("nodes of the cluster are not seen: %s", error)
+            except Exception:  # whoever is told may fail, and has to be told again
+                LOG.exception("what nodes of the cluster do is not understood")
+            self._link.pause()
+
+    def _changes(self, revision: int) -> Iterator[pb.WatchResponse]:
+        prefix = self._prefix.encode()
+        create = pb.WatchCreateRequest(key=prefix, range_end=_behind(prefix), start_revision=revision)
+        for answer in self._link.watched(pb.WatchRequest(create_request=create), ANSWER_S):
+            if answer.canceled:
+                return
+            if answer.events:
+                yield answer
+
+    def close(self) -> None:
+        self._link.close()
+
+    def _call(self, name: str, request: object, answer: Callable[..., Answer]) -> Answer:
+        found: Answer = self._link.call(name, request, answer, ANSWER_S)
+        return found
+
+    def _range(self) -> pb.RangeResponse:
+        prefix = self._prefix.encode()
+        return self._call(
+            "KV/Range", pb.RangeRequest(key=prefix, range_end=_behind(prefix)), pb.RangeResponse
+        )
+
+    def _rows(self, keys: Sequence[bytes] | dict[bytes, bytes]) -> list[pb.KeyValue]:
+        found = {each.key: each for each in self._range().kvs}
+        return [found.get(key) or pb.KeyValue(key=key) for key in keys]
+
+    def _view(self, found: pb.RangeResponse) -> ClusterView:
+        nodes = f"{self._prefix}nodes/"
+        slots: dict[int, list[int]] = {}
+        for each in found.kvs:
+            key = each.key.decode()
+            number = key.removeprefix(f"{self._prefix}slots/")
+            if number.isdigit():
+                slots.setdefault(each.lease, []).append(int(number))
+        return ClusterView(
+            name=self.name,
+            place=self.place,
+            nodes=[
+                NodeView(
+                    about=self._about(each),
+                    epoch=each.create_revision,
+                    lease_left_s=self._left_s(each.lease),
+                    slots=sorted(slots.get(each.lease, ())),
+                )
+                for each in found.kvs
+                if each.key.decode().startswith(nodes)
+            ],
+        )
+
+    def _about(self, found: pb.KeyValue) -> NodeAbout:
+        try:
+            return msgspec.json.decode(found.value, type=NodeAbout)
+        except msgspec.MsgspecError as error:
+            raise StoreError(f"{self.place}: key {found.key!r}: {error}") from error
+
+    def _left_s(self, lease: int) -> float:
+        asked = pb.LeaseTimeToLiveRequest(ID=lease)
+        return float(max(0, self._call("Lease/LeaseTimeToLive", asked, pb.LeaseTimeToLiveResponse).TTL))
+
+
+def _behind(prefix: bytes) -> bytes:
+    """The first key that does not begin so."""
+    return prefix[:-1] + bytes([prefix[-1] + 1])

@@ -1,0 +1,45 @@
+"""`embermq cluster`: brokers that know of one another."""
+
+from __future__ import annotations
+
+import msgspec
+import typer
+
+from embermq.admin import operations as ops
+from embermq.app.control import ControlClient
+from embermq.cli.control import Told, broker_command
+from embermq.cli.terminal import shown, table
+from embermq.ports.membership import ClusterView, NodeView
+
+HEADINGS = ("node", "host", "version", "started", "slots", "epoch", "lease")
+NAMES = 5
+
+app = typer.Typer(help="The cluster of a broker.", no_args_is_help=True, rich_markup_mode=None)
+
+
+@app.callback()
+def cluster() -> None:
+    """Keep `status` a command of its own."""
+
+
+@broker_command(app, "status")
+def status(broker: ControlClient) -> Told:
+    """Show the nodes of the broker's cluster. The columns are its slots of the message log, its epoch, and the seconds
+    after which it is out unless it is heard of."""
+    found = broker.ask(ops.GET_CLUSTER)
+    view = msgspec.convert(found, ClusterView)
+    where = f"cluster {view.name}, {view.place}" if view.place else "no cluster: cluster.etcd is not set"
+    return Told(found, [where, *table([HEADINGS, *map(_cells, view.nodes)], names=NAMES)])
+
+
+def _cells(node: NodeView) -> tuple[str, ...]:
+    about, left_s = node.about, node.lease_left_s
+    return (
+        shown(about.node),
+        shown(about.host),
+        shown(about.version),
+        f"{about.started[:19]}Z",
+        ",".join(map(str, node.slots)) or "-",
+        f"{node.epoch}",
+        "-" if left_s is None else f"{left_s:.0f} s",
+    )

@@ -1,0 +1,31 @@
+"""Settings of a cluster; composed by app into the broker's one schema (section `cluster`)."""
+
+from typing import Annotated
+
+from msgspec import Meta, Struct
+from msgspec.structs import replace
+
+from embermq.ports.store_url import without_password
+
+
+class ClusterSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Brokers that know of one another; see [cluster](cluster.md)."""
+
+    etcd: str = ""
+    """Where nodes find one another: `etcd://[USER:PASSWORD@]HOST:PORT[,HOST:PORT...][/NAME]`, and `etcd+ssl://`
+    likewise, with [options](cluster.md#etcd); NAME is the cluster, `embermq` unless it is given. Needs a Kafka and a
+    Redis in `stores`. Empty: this broker is alone, and knows of nobody."""
+    node: Annotated[str, Meta(pattern=r"^[a-zA-Z0-9._-]{0,160}$")] = ""
+    """What this node is called, as no other one is; empty is the name of the machine."""
+    lease_ttl_s: Annotated[int, Meta(ge=2, le=600)] = 5
+    """A node that etcd has not heard of for that long is out. One that has not heard of etcd for 9 tenths of it
+    ends."""
+
+    def __repr__(self) -> str:
+        """Without passwords, so that no log can hold them."""
+        etcd = without_password(self.etcd)
+        return f"ClusterSettings(etcd={etcd!r}, node={self.node!r}, lease_ttl_s={self.lease_ttl_s})"
+
+    def shown(self) -> "ClusterSettings":
+        """The same without passwords."""
+        return replace(self, etcd=without_password(self.etcd))

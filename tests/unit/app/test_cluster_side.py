@@ -1,0 +1,169 @@
+"""A node takes its place, keeps it, and ends when it may have lost it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import NoReturn
+
+import pytest
+from tests.support.waiting import wait_until
+
+from embermq.adapters.alone.membership import MembershipAlone
+from embermq.app import cluster_side
+from embermq.app.cluster_side import ClusterSide
+from embermq.app.config import Settings
+from embermq.app.errors import StartError
+from embermq.cluster.settings import ClusterSettings
+from embermq.ports.errors import StoreUnavailable
+from embermq.ports.membership import ClusterView, NodeLease
+
+WAIT_S = 30.0
+TTL_S = 5
+IN_ETCD = Settings(cluster=ClusterSettings(etcd="etcd://127.0.0.1:1", node="one", lease_ttl_s=TTL_S))
+
+
+class Silent(MembershipAlone):
+    """Renewals are not answered while `is_away`; their times are noted."""
+
+    is_away = False
+    renewals = 0
+    told: Callable[[ClusterView], None]
+
+    def renew(self, lease: NodeLease, timeout_s: float) -> float:
+        self.renewals += 1
+        if self.is_away:
+            raise StoreUnavailable("away")
+        return super().renew(lease, timeout_s)
+
+    def watch(self, changed: Callable[[ClusterView], None]) -> None:
+        self.told = changed
+
+
+class Side:
+    """A ClusterSide by a clock that is moved by hand."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, service: Silent | None = None) -> None:
+        self.now_s = 1_000.0
+        self.ended: list[str] = []
+        self.service = service or Silent("cars", lambda: self.now_s)
+        monkeypatch.setattr(cluster_side, "_membership", lambda _settings: self.service)
+        monkeypatch.setattr(cluster_side, "RETRY_S", 0.001)
+        self.side = ClusterSide(IN_ETCD, end=self.ended.append, clock=lambda: self.now_s)
+
+
+def test_a_broker_without_a_cluster_is_alone_and_nothing_is_checked() -> None:
+    side = ClusterSide(Settings())
+    side.join()
+    assert side.check is None
+    (node,) = side.membership.view().nodes
+    assert (list(node.slots), node.lease_left_s) == ([0], None)
+    side.leave()
+
+
+def test_a_node_answers_until_its_lease_is_not_certain(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = Side(monkeypatch)
+    found.service.is_away = True
+    found.side.join()
+    assert found.side.check is not None
+    found.now_s += TTL_S * 0.89
+    found.side.check()
+    assert found.ended == []
+    found.now_s += TTL_S * 0.02
+    found.side.check()
+    assert found.ended == ["cluster: the lease of node 'one' may have ended, etcd was not heard of in time"]
+    found.side.leave()
+
+
+def test_a_lease_is_renewed_in_time_and_whoever_is_stuck_is_ended_by_its_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = Side(monkeypatch)
+    found.now_s -= TTL_S  # the first renewal is due at once, by the time the thread looks
+    found.side.join()
+    found.now_s += TTL_S * 0.5
+    wait_until(lambda: found.service.renewals > 0, WAIT_S, "a renewal")
+    found.service.is_away = True
+    found.now_s += TTL_S * 2
+    wait_until(lambda: bool(found.ended), WAIT_S, "the end")
+    found.side.leave()
+
+
+def test_a_lease_that_has_ended_ends_the_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = Side(monkeypatch)
+    found.side.join()
+    found.service.leave(NodeLease(1, TTL_S))  # an operator revokes it
+    found.now_s += TTL_S * 0.5
+    wait_until(lambda: bool(found.ended), WAIT_S, "the end")
+    assert "has ended" in found.ended[0]
+    found.side.leave()
+
+
+def test_a_node_that_was_taken_out_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = Side(monkeypatch)
+    found.side.join()
+    found.service.told(found.service.view())
+    assert found.ended == []
+    found.service.told(ClusterView(name="cars", place="", nodes=[]))
+    assert found.ended == ["cluster: node 'one' was taken out of "]
+    found.side.leave()
+
+
+def test_a_start_waits_for_a_node_that_is_not_renewed_and_is_refused_by_one_that_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first = Side(monkeypatch)
+    first.service.is_away = True
+    first.side.join()
+    second = Side(monkeypatch, first.service)
+
+    def tick(_delay_s: float) -> None:
+        first.now_s += 1.0
+        second.now_s += 1.0
+
+    monkeypatch.setattr("embermq.app.cluster_side.time.sleep", tick)
+    second.side.join()  # the first one's lease has ended meanwhile
+    assert second.now_s - 1_000.0 == TTL_S
+    assert [node.epoch for node in second.service.view().nodes] == [2]
+
+    third = Side(monkeypatch, first.service)
+
+    def renewed(_delay_s: float) -> None:
+        third.now_s += 1.0
+        first.service.is_away = False
+        assert first.service.renew(NodeLease(2, TTL_S), 1.0)
+
+    monkeypatch.setattr("embermq.app.cluster_side.time.sleep", renewed)
+    with pytest.raises(
+        StartError, match=r"is served by node 'one' on .*Only one node of a cluster can run so far"
+    ):
+        third.side.join()
+    for each in (first, second, third):
+        each.side.leave()
+
+
+def test_etcd_that_stays_away_ends_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = Side(monkeypatch)
+
+    def away(*_given: object) -> NoReturn:
+        raise StoreUnavailable("etcd://box/cars: deadline exceeded")
+
+    def tick(_delay_s: float) -> None:
+        found.now_s += 10.0
+
+    monkeypatch.setattr(found.service, "join", away)
+    monkeypatch.setattr("embermq.app.cluster_side.time.sleep", tick)
+    with pytest.raises(StartError, match=r"^cluster.etcd: etcd://box/cars: deadline exceeded"):
+        found.side.join()
+    found.side.leave()
+
+
+def test_the_end_is_told_and_nothing_is_closed(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    codes: list[int] = []
+    monkeypatch.setattr(os, "_exit", codes.append)
+    end: Callable[[str], object] = cluster_side.end_at_once
+    end("cluster: why")
+    assert codes == [1]
+    assert capfd.readouterr().err == "embermq: cluster: why: the broker ends, another one may serve by now\n"
