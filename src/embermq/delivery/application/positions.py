@@ -124,6 +124,16 @@ class Positions:
             return False
         return True
 
+    def has(self, position: int) -> bool:
+        """Whether this one was taken, or is below a floor."""
+        source, offset = self._sources.get(partition_of(position)), offset_of(position)
+        return source is not None and (offset < source.floor or offset in source.seen)
+
+    def is_below_floors(self, position: int) -> bool:
+        """Whether all that comes from there is a repeat."""
+        source = self._sources.get(partition_of(position))
+        return source is not None and offset_of(position) < source.floor
+
     def skip(self, at: int) -> None:
         """The record at offset `at` is not for this reader: settled, and no matter how often it comes."""
         self._next = at + 1
