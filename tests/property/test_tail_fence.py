@@ -153,7 +153,7 @@ class TailAndLog:
         while reader.waiting:
             at, source = reader.waiting[0]
             way = fence.judge(source)
-            if way is Way.HOLD or (way is Way.SEND and len(self.window) >= WINDOW):
+            if way is Way.SEND and len(self.window) >= WINDOW:
                 break
             reader.waiting.popleft()
             reader.next_offset = max(reader.next_offset, at + 1)
@@ -173,7 +173,7 @@ class TailAndLog:
         if self.reader is None:
             return
         reader, fence = self.reader, self.fence
-        if not fence.serves and (reader.waiting or not fence.may_serve(reader.begin, reader.caught_up)):
+        if not fence.may_serve(reader.begin, reader.caught_up):
             return
         while reader.tail and len(self.window) < WINDOW:
             source = reader.tail.popleft()

@@ -8,8 +8,10 @@ any other: marked, timed, and the committed offset waits for it.
 
 The ranges are stored with the place in the log, without what is early: after a crash that comes by the log, as new.
 
-The tail serves when the log has brought everything before its begin. A copy of what the tail is still to bring waits,
-with all behind it: to send it would overtake what the tail has, and to pass over it would lose it should the tail end.
+The tail serves when the log has brought everything before its begin. From then on whichever brings a record first
+sends it, and the other passes over it: copies of one topic come in the order of their positions, first ones that is, so
+neither overtakes the other. What waits in the log's lane for the client has not come in this sense: it is judged when
+it is its turn.
 """
 
 from __future__ import annotations
@@ -36,7 +38,6 @@ class Way(Enum):
     BIND = "bind"
     """Its delivery is under way already."""
     REPEAT = "repeat"
-    HOLD = "hold"
 
 
 class TailFence:
@@ -86,10 +87,8 @@ class TailFence:
         if source in self.early:
             return Way.BIND
         if self.serves and source >= self._start:
-            return Way.HOLD if source >= self.taken_to else Way.REPEAT
-        if any(start <= source < end for start, end in self._past):
-            return Way.REPEAT
-        return Way.SEND
+            return Way.REPEAT if source < self.taken_to else Way.SEND
+        return Way.REPEAT if any(start <= source < end for start, end in self._past) else Way.SEND
 
     def bind(self, source: int) -> Delivery:
         """It belongs to the log now."""
@@ -109,7 +108,9 @@ class TailFence:
         return tuple(_without(ranges, holes, end))
 
 
-def _without(ranges: Iterable[tuple[int, int]], holes: list[int], end: int | None) -> Iterable[tuple[int, int]]:
+def _without(
+    ranges: Iterable[tuple[int, int]], holes: list[int], end: int | None
+) -> Iterable[tuple[int, int]]:
     for start, stop in ranges:
         limit = stop if end is None else min(stop, end)
         for hole in holes:
