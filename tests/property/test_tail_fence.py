@@ -1,5 +1,5 @@
-"""The tail and the client's own log bring one stream: nothing lost, doubled or reordered by topic, with copies that come
-late, twice and in another order, with clients that go and brokers and pipelines that die."""
+"""The tail and the client's own log bring one stream: nothing lost, doubled or reordered by topic, with copies that
+come late, twice and in another order, with clients that go and brokers and pipelines that die."""
 
 from __future__ import annotations
 
@@ -259,8 +259,7 @@ class TailAndLog:
             reader.pending.append(delivery)
             if settled:
                 del self.window[source]
-        early = {source: delivery for source, delivery in fence.early.items()}
-        self.window.update(early)
+        self.window.update(fence.early)
         for source in sorted(self.window):
             self.send(source, dup=True)
 

@@ -112,11 +112,11 @@ def _without(
     ranges: Iterable[tuple[int, int]], holes: list[int], end: int | None
 ) -> Iterable[tuple[int, int]]:
     for start, stop in ranges:
-        limit = stop if end is None else min(stop, end)
+        at, limit = start, stop if end is None else min(stop, end)
         for hole in holes:
-            if start <= hole < limit:
-                if start < hole:
-                    yield start, hole
-                start = hole + 1
-        if start < limit:
-            yield start, limit
+            if at <= hole < limit:
+                if at < hole:
+                    yield at, hole
+                at = hole + 1
+        if at < limit:
+            yield at, limit
