@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from embermq.formats.redis_layout import BROKEN, MessageBody, broken, encode_name, message_body
-from embermq.model.application_positions import ReaderPosition, StoredPositions
+from embermq.model.application_positions import EarlyMark, ReaderPosition, StoredPositions
 from embermq.model.parked_message import ParkedMessage, ParkedStage, ParkedState
 from embermq.model.session_writes import QueueState
 from embermq.model.shared_logs import SharedGroupRow, SharedMark
@@ -70,9 +70,15 @@ class _Place(Struct, frozen=True):
         return StoredPositions(self.base, self.committed, self.floors)
 
 
-class _ReaderPlace(_Place, frozen=True):
+_Early = tuple[_Number, _U16, Annotated[int, Meta(ge=1, le=2)], bool]
+"""Position in the message log, packet id, QoS, whether PUBREC has come."""
+
+
+class _ReaderPlace(_Place, frozen=True, omit_defaults=True):
     log_id: str
     packet_id: _U16
+    served: _Pairs = ()
+    early: tuple[_Early, ...] = ()
 
 
 class _ReaderMark(Struct, frozen=True):
@@ -137,8 +143,17 @@ _decode_sent = msgspec.json.Decoder(_Sent).decode
 def encode_reader(position: ReaderPosition) -> bytes:
     """The value of `PLACE`."""
     at = position.positions
+    early = [(source, one.packet_id, one.qos, one.is_released) for source, one in position.early.items()]
     return _encode(
-        _ReaderPlace(at.committed_offset, at.base_offset, at.floors, position.log_id, position.packet_id)
+        _ReaderPlace(
+            at.committed_offset,
+            at.base_offset,
+            at.floors,
+            position.log_id,
+            position.packet_id,
+            position.served,
+            tuple(early),
+        )
     )
 
 
@@ -148,7 +163,10 @@ def decode_reader(key: str, value: bytes) -> ReaderPosition:
         found = _decode_reader(value)
     except ValueError as error:
         raise broken(f"{key}, field {PLACE}", error) from error
-    return ReaderPosition(found.log_id, found.packet_id, found.positions)
+    early = {
+        source: EarlyMark(packet_id, qos, is_released) for source, packet_id, qos, is_released in found.early
+    }
+    return ReaderPosition(found.log_id, found.packet_id, found.positions, found.served, early)
 
 
 def encode_mark(mark: ApplicationMark) -> bytes:

@@ -4,7 +4,9 @@ The text stands in the metadata of a consumer group's committed offset, for shar
 floors, `1;17;0:4,1:9` (format, base, source partition:floor).
 """
 
-from msgspec import Struct
+from collections.abc import Mapping
+
+from msgspec import Struct, field
 
 FORMAT = "1"
 
@@ -19,13 +21,26 @@ class StoredPositions(Struct, frozen=True):
     floors: tuple[tuple[int, int], ...] = ()
 
 
+class EarlyMark(Struct, frozen=True, gc=False):
+    """A delivery that is not settled and has no place in the client's log yet. `is_released`: PUBREC has come."""
+
+    packet_id: int
+    qos: int
+    is_released: bool = False
+
+
 class ReaderPosition(Struct, frozen=True):
     """Where the reader of a session stands in its log, which has one partition. `log_id` says to which application log
-    the offsets belong; `packet_id` is the last that the session gave."""
+    the offsets belong; `packet_id` is the last that the session gave.
+
+    `served` are ranges of positions in the message log, (first, end): all within them was sent without the client's
+    log, which has no such record for the client any more. Of these `early` are not settled, by position."""
 
     log_id: str
     packet_id: int
     positions: StoredPositions
+    served: tuple[tuple[int, int], ...] = ()
+    early: Mapping[int, EarlyMark] = field(default_factory=dict)
 
 
 def encode_floors(floors: tuple[tuple[int, int], ...]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Set
+from collections.abc import Mapping, Set
 
 from embermq.delivery.application.lane import LogLane
 from embermq.delivery.application.positions import Positions
@@ -56,17 +56,23 @@ class FedLane(LogLane):
         """Sort out what has come; returns the bytes of what is not to be sent."""
         freed = 0
         for entry in entries:
-            packed = self._judge(entry)
-            if packed is None:
-                freed += entry.size
-            else:
+            packed = self._packed(entry)
+            if packed is not None and self.is_due(packed, is_moved=entry.is_moved):
                 self.waiting.append(packed)
+            else:
+                freed += entry.size
         self.read_to = entries[-1].offset + 1
         self.follow()
         return freed
 
-    def _judge(self, entry: FeedEntry) -> PackEntry | None:
-        """None for what is not to be sent: a repeat, an earlier life's record, one that was settled before."""
+    def is_due(self, entry: PackEntry, *, is_moved: bool) -> bool:
+        """Whether the client is to get it; False for a repeat, and for what was settled before. Asked once of each
+        entry, in the order of the log."""
+        take = self.positions.take_moved if is_moved else self.positions.take
+        return take(entry.offset, entry.source) and entry.offset >= self.resumed_to
+
+    def _packed(self, entry: FeedEntry) -> PackEntry | None:
+        """None for what is not for this session, as an earlier life's record, and for what cannot be read."""
         at, source = entry.offset, entry.source
         if entry.record is None or source is None:
             self.positions.skip(at)
@@ -78,9 +84,7 @@ class FedLane(LogLane):
         packed = self.wanted(entry)
         if packed is None:
             self.positions.skip(at)
-            return None
-        take = self.positions.take_moved if entry.is_moved else self.positions.take
-        return packed if take(at, source) and at >= self.resumed_to else None
+        return packed
 
     def receive_live(self, entries: list[PackEntry]) -> None:
         """Entries that did not come by the feed."""
@@ -101,6 +105,16 @@ class FedLane(LogLane):
             if entry.offset not in claims:
                 pack.append(entry)
         return pack, size
+
+    @property
+    def wants_report(self) -> bool:
+        """Whether a report of the pipeline would move anything."""
+        return self.positions.remembered > 0
+
+    def hear(self, reported: Mapping[int, int], end: int) -> None:
+        """The pipeline has reported; `end` is that of the log, asked for afterwards."""
+        self.reported = reported
+        self.positions.complete(reported, end)
 
     def follow(self) -> None:
         """With nothing waiting, what has come and is not for the client is passed."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Protocol
 
 from embermq.delivery.application.fed_lane import FedLane
-from embermq.delivery.application.log_tail import LogTail
+from embermq.delivery.application.log_tail import LogTail, TailsEnd
 from embermq.delivery.application.positions import Positions, SourceOffsets
 from embermq.delivery.application.start_position import StartPosition
 from embermq.delivery.application.window import PackEntry
+from embermq.model.application_positions import ReaderPosition
 from embermq.model.session_writes import QueueState
 from embermq.ports.application_feed import ApplicationFeed, FeedEntry, FeedTaker
 from embermq.sessions.session import Delivery, Session
@@ -83,12 +84,18 @@ class FedReader(FedLane, FeedTaker):
 
     @property
     def has_more(self) -> bool:
-        """Whether there may be something to `pull`."""
+        """Whether there may be something that does not wait."""
         return self.feed.has_more(self.read_to) or (
             self.tail is not None and self.tail.has_more(self.read_to)
         )
 
-    def pull(self, limit: int) -> None:
+    def fill(self, limit: int) -> bool:
+        """Have something to send; False when nothing may be sent now."""
+        if not self.waiting:
+            self._pull(limit)
+        return bool(self.waiting)
+
+    def _pull(self, limit: int) -> None:
         """Ask for what is there, until something waits for the client."""
         while not self.waiting:
             begun_at, tail = self.read_to, self.tail
@@ -136,6 +143,19 @@ class FedReader(FedLane, FeedTaker):
                         -1 if entry.source is None else entry.source,
                     )
         return None
+
+    def begin(self, end: TailsEnd, log_end: int) -> list[Delivery]:
+        """A connection begins, with the log's tail; returns what is to be resent besides `resend`."""
+        if self._owner.offsets_are_sources:
+            # What is being handed on at this moment may be below it: that comes by the feed.
+            self.tail = LogTail(end, log_end)
+        return []
+
+    def stored_place(self) -> ReaderPosition:
+        """What to store of it now."""
+        stored = self.positions.stored()
+        self.written_base = stored.base_offset
+        return ReaderPosition(self.place.log_id, self.session.last_packet_id, stored)
 
     def close(self) -> None:
         """Nothing comes any more."""

@@ -15,10 +15,12 @@ from functools import partial
 
 from embermq.delivery.application.fed_lane import FedLane
 from embermq.delivery.application.fed_reader import FedReader
+from embermq.delivery.application.fenced_reader import FencedReader
+from embermq.delivery.application.fetched_records import FetchedRecords
 from embermq.delivery.application.lane import NOTHING, LogLane
 from embermq.delivery.application.log_lifecycle import CommittedFound
 from embermq.delivery.application.log_place import LogPlace, LogProvider, PartOfLog
-from embermq.delivery.application.log_tail import LogTail, TailsEnd
+from embermq.delivery.application.log_tail import TailsEnd
 from embermq.delivery.application.marked_records import CutSearch, MarkedRecords
 from embermq.delivery.application.parking import Parking
 from embermq.delivery.application.readers import ApplicationDelivery
@@ -34,7 +36,6 @@ from embermq.delivery.application.window import (
 )
 from embermq.delivery.sending import BULK_BYTES_MAX
 from embermq.formats.log_record import LogRecord
-from embermq.model.application_positions import ReaderPosition
 from embermq.model.position import offset_of, partition_of
 from embermq.model.session_writes import QueueState
 from embermq.model.tick_writes import ApplicationMark
@@ -51,15 +52,12 @@ from embermq.sessions.state import BrokerState
 from embermq.sessions.tick import Accepted
 
 LOG = logging.getLogger("embermq")
-Fetched = Callable[[FoundRecords | StoreError], None]
 OVERTAKING_MAX = 100_000
 """So many messages may be sent behind one that is not acknowledged: each is known by 100 bytes until that one is; then
 the log is not read on."""
 READ_THROUGH = 5_000
 """Where marks are farther apart, the records between them are not all read to see whether they are those that are
 marked: a client would wait too long to be let in."""
-FETCHED_KEPT_MS = 60_000
-"""How long records of the message log are kept for a client that did not wait for them."""
 
 
 class FedReaders(ApplicationDelivery):
@@ -77,8 +75,6 @@ class FedReaders(ApplicationDelivery):
         self._readers: dict[Session, FedReader] = {}
         self._known: dict[int, set[int]] = {}
         """Generation -> records that logs have lost, and that are settled or go on from elsewhere."""
-        self._fetches: dict[int, _Fetch] = {}
-        """Generation -> what the message log is asked for, and what it has answered."""
         self._window = SlidingWindow(state, self, self.pump, parking)
         self._partly_free: set[Session] = set()
         """With something that waits, and room in windows of which most is under way."""
@@ -87,6 +83,7 @@ class FedReaders(ApplicationDelivery):
         """Whose tails have got something since the log was handed on last."""
         own = place.own
         self._rounds = None if own is None else Rounds(state.tick, self, self._window, own.progress, own.logs)
+        self._fetches = None if own is None else FetchedRecords(state, own.records)
         if own is None:
             self.life = PartOfLog(state)
 
@@ -104,11 +101,21 @@ class FedReaders(ApplicationDelivery):
     # What the window wants stored
 
     def sent(self, lane: LogLane, delivery: Delivery, entry: PackEntry) -> None:
-        self.mark(lane.session, delivery, QueueState.SENT, entry.source)
+        if delivery.offset >= 0:  # else it is marked, and stored when the pack is complete
+            self.mark(lane.session, delivery, QueueState.SENT, entry.source)
 
     def mark(self, session: Session, delivery: Delivery, state: int, source: int = -1) -> None:
+        if delivery.offset < 0:
+            self._mark_early(session, delivery)
+            return
         mark = ApplicationMark(session.generation, delivery.offset, delivery.packet_id, state, source)
         self._state.tick.writes.application_marks.append(mark)
+
+    def _mark_early(self, session: Session, delivery: Delivery) -> None:
+        reader = self._readers.get(session)
+        if isinstance(reader, FencedReader):
+            reader.mark_early(delivery)
+            self._write(reader)
 
     def gave_ids(self, session: Session) -> None:
         """Another log of the session has used its packet ids: the last one is stored with the place in its own."""
@@ -122,10 +129,7 @@ class FedReaders(ApplicationDelivery):
             self._write(reader)
 
     def _write(self, reader: FedReader) -> None:
-        session, stored = reader.session, reader.positions.stored()
-        reader.written_base = stored.base_offset
-        position = ReaderPosition(reader.place.log_id, session.last_packet_id, stored)
-        self._state.tick.writes.application_positions[session.generation] = position
+        self._state.tick.writes.application_positions[reader.session.generation] = reader.stored_place()
 
     def store_anew(self, session: Session) -> None:
         """The store has lost how far its client had come. Of one that is away nothing else knows it: what its log
@@ -257,36 +261,10 @@ class FedReaders(ApplicationDelivery):
         then = partial(self._begin, session, waiting, stand, found)
         sent = [mark for mark in stand.gone if mark.state == QueueState.SENT and mark.source >= 0]
         if sent:
-            self._fetch(session.generation, frozenset(mark.source for mark in sent), then)
+            assert self._fetches is not None
+            self._fetches.fetch(session.generation, frozenset(mark.source for mark in sent), then)
         else:
             then({})
-
-    def _fetch(self, generation: int, wanted: frozenset[int], then: Fetched) -> None:
-        """It may take longer than a client waits: then the answer is for the next time that it comes."""
-        assert self._place.own is not None
-        fetch = self._fetches.get(generation)
-        if fetch is None or fetch.wanted != wanted:
-            fetch = self._fetches[generation] = _Fetch(wanted, then)
-            self._place.own.records.fetch(wanted, partial(self._fetched, generation, fetch))
-        elif fetch.found is None:
-            fetch.then = then
-        else:
-            then(fetch.found)
-
-    def _fetched(self, generation: int, fetch: _Fetch, answer: FoundRecords | StoreError) -> None:
-        if self._fetches.get(generation) is not fetch:
-            return
-        if isinstance(answer, StoreError):
-            del self._fetches[generation]
-        else:
-            fetch.found = answer
-            due_ms = self._state.tick.now_ms + FETCHED_KEPT_MS
-            self._state.timers.at(due_ms, partial(self._forget_fetched, generation, fetch))
-        fetch.then(answer)
-
-    def _forget_fetched(self, generation: int, fetch: _Fetch) -> None:
-        if self._fetches.get(generation) is fetch:
-            del self._fetches[generation]
 
     def _begin(
         self,
@@ -303,10 +281,9 @@ class FedReaders(ApplicationDelivery):
             LOG.error("client %r is refused: %s", session.client_id, records)
             return
         self._state.tick.wake()
-        fetch = self._fetches.pop(session.generation, None)
-        if fetch is not None:
-            fetch.drop()
-        reader = FedReader(self, session, self.life.name(session), stand)
+        if self._fetches is not None:
+            self._fetches.drop(session.generation)
+        reader = self._made(session, stand)
         if not session.last_packet_id and waiting.stored.position is not None:
             reader.last_packet_id = behind_unmarked(stand.packet_id)
         reader.known = self._still_known(session.generation, stand)
@@ -324,6 +301,12 @@ class FedReaders(ApplicationDelivery):
             self._take_up(reader, stand.gone, records)
         writes.application_positions[session.generation] = stand.place
         self._state.tick.batch.when_stored(session.generation, then)
+
+    def _made(self, session: Session, stand: StartPosition) -> FedReader:
+        log = self.life.name(session)
+        if self._place.own is None:
+            return FedReader(self, session, log, stand)
+        return FencedReader(self, session, log, stand, self._state.tick)
 
     def _take_up(self, reader: FedReader, gone: Sequence[ApplicationMark], records: FoundRecords) -> None:
         """What was under way goes on with its packet ids, from where parked messages are kept; what comes of it by the
@@ -398,14 +381,12 @@ class FedReaders(ApplicationDelivery):
         reader.pending.extend(reader.resend)
         resend = [delivery for delivery in reader.resend if not delivery.settled]
         reader.resend = []
+        if session.link is not None:
+            self._window.begin(reader, session.link)
+        resend += reader.begin(self.log_end, self._state.log_end)
         if resend:
             session.resend = session.resend or deque()
             session.resend.extend(resend)
-        if session.link is not None:
-            self._window.begin(reader, session.link)
-        if self.offsets_are_sources:
-            # What is being handed on at this moment may be below it: that comes by the feed.
-            reader.tail = LogTail(self.log_end, self._state.log_end)
         reader.feed = self._place.feeds.open(reader.log, {0: reader.read_to}, reader)
 
     # The log's end
@@ -440,7 +421,8 @@ class FedReaders(ApplicationDelivery):
     def ended(self, session: Session) -> None:
         self.suspend(session)
         self._known.pop(session.generation, None)
-        self._fetches.pop(session.generation, None)
+        if self._fetches is not None:
+            self._fetches.drop(session.generation)
         self._parking.forget(session)
 
     def gone(self, reader: FedReader, reason: str) -> None:
@@ -485,18 +467,20 @@ class FedReaders(ApplicationDelivery):
         if reader is not None and link is not None:
             while self._pump(reader, link):
                 pass
+            if isinstance(reader, FencedReader) and reader.changed:
+                self._write(reader)
 
     def _pump(self, reader: FedReader, link: Link) -> bool:
         """Send the next pack; False when there is none, or no room."""
         session = reader.session
+        if isinstance(reader, FencedReader):
+            self._pass_over(reader)
         room = min(self._window.room(reader, link), OVERTAKING_MAX - len(reader.pending))
         if room <= 0:
             return False
-        if not reader.waiting:
-            reader.pull(room)
-            if not reader.waiting:
-                self._window.follow_idle(reader)
-                return False
+        if not reader.fill(room):
+            self._window.follow_idle(reader)
+            return False
         room = self._window.drainable(session, room, reader.waiting)
         if room <= 0:
             return False
@@ -505,6 +489,16 @@ class FedReaders(ApplicationDelivery):
         self._window.send_pack(reader, link, pack)
         reader.follow()
         return True
+
+    def _pass_over(self, reader: FencedReader) -> None:
+        """What was sent early and has a place in its log now is marked there, and timed."""
+        bound, freed = reader.pass_over()
+        reader.feed.release(freed)
+        for source, delivery in bound:
+            state = QueueState.RELEASED if delivery.released else QueueState.SENT
+            self.mark(reader.session, delivery, state, source)
+        if bound:
+            self._parking.sender.watch(reader, bound[-1][1].offset)
 
     def settled(self, session: Session, delivery: Delivery) -> None:
         reader = self._readers.get(session)
@@ -539,6 +533,7 @@ class FedReaders(ApplicationDelivery):
     def moved(self, lane: FedLane) -> None:
         """See `RoundsOwner`."""
         assert isinstance(lane, FedReader)
+        self.pump(lane.session)
         if lane.positions.base_offset != lane.written_base:
             self._write(lane)
 
@@ -569,23 +564,6 @@ def _another_from(marks: Sequence[ApplicationMark], sources: Mapping[int, int | 
         if mark.source >= 0 and mark.offset in sources and sources[mark.offset] != mark.source:
             return mark.offset
     return None
-
-
-class _Fetch:
-    """Of what the message log is asked for a client; `found` is what it has answered."""
-
-    def __init__(self, wanted: frozenset[int], then: Fetched) -> None:
-        self.wanted = wanted
-        self.then = then
-        self.found: FoundRecords | None = None
-
-    def drop(self) -> None:
-        """Let go of the records: the timer holds this for a while."""
-        self.found, self.then = None, _nobody_waits
-
-
-def _nobody_waits(_answer: FoundRecords | StoreError) -> None:
-    """The records were taken."""
 
 
 class _WaitingClient:

@@ -67,6 +67,15 @@ class LogLane:
         self.overdue: Overdue
         self.timer: Timer | None = None
 
+    def add(self, delivery: Delivery) -> None:
+        """The next entry is about to be sent, or is passed over and settled."""
+        self.next_offset = delivery.offset + 1
+        self.pending.append(delivery)
+
+    def kept_id(self, source: int) -> int:
+        """The packet id with which this record of the message log was sent before, 0 when it was not."""
+        return 0
+
     def under_way(self) -> Iterable[Delivery]:
         """What was sent on this connection and is not settled, in offset order."""
         window = self.session.window

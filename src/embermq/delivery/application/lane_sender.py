@@ -134,9 +134,10 @@ class LaneSender:
     # Sending
 
     def send(self, lane: LogLane, link: Link, deliveries: Iterable[Delivery]) -> bool:
-        """They may go, in this order, and are timed. False when some of them wait."""
+        """They may go, in this order, and are timed, but for those that have no place in their log yet. False when some
+        of them wait."""
         lane.outbox.extend(deliveries)
-        if lane.outbox:
+        if lane.outbox and lane.outbox[-1].offset >= 0:
             self.watch(lane, lane.outbox[-1].offset)
         return self.drain(lane, link)
 

@@ -1,9 +1,10 @@
 """What the message log has got for connected clients since they came: handed on as soon as it is committed.
 
 A reader that has read to where its tail begins goes on with that, and no longer waits for the pipeline. What the
-pipeline writes of the same records stands below what it has read then, and is not read. A tail that gets no room begins
-anew behind what it could not take: until the reader is there, all comes by the pipeline again. Nothing of a tail
-outlives the connection, or has to: what has no mark in store comes by the pipeline.
+pipeline writes of the same records stands below what it has read then, and is not read; where it has offsets of its
+own, `FencedReader` knows it. A tail that gets no room begins anew behind what it could not take: until the reader is
+there, all comes by the pipeline again. Nothing of a tail outlives the connection, or has to: what is not known to the
+store comes by the pipeline.
 """
 
 from __future__ import annotations
@@ -38,10 +39,12 @@ class TailsEnd:
 class LogTail:
     """Of one reader. All its entries from `begin` up to the end that was handed on are here, or have been taken."""
 
-    __slots__ = ("_bytes", "_end", "_entries", "begin")
+    __slots__ = ("_bytes", "_end", "_entries", "_is_early", "begin")
 
-    def __init__(self, end: TailsEnd, begin: int) -> None:
+    def __init__(self, end: TailsEnd, begin: int, *, is_early: bool = False) -> None:
+        """`is_early`: the reader's log has offsets of its own, which are not known yet; `~source` stands for them."""
         self._end = end
+        self._is_early = is_early
         self._entries: deque[PackEntry] = deque()
         self._bytes = 0
         self.begin = begin
@@ -59,7 +62,7 @@ class LogTail:
             return
         self._entries.append(
             PackEntry(
-                offset,
+                ~offset if self._is_early else offset,
                 accepted.message,
                 receiver.qos,
                 receiver.retain_as_published,
@@ -84,12 +87,12 @@ class LogTail:
         while self._entries and len(entries) < limit and size < BULK_BYTES_MAX:
             entries.append(self._pop())
             size += entries[-1].size
-        come_to = entries[-1].offset + 1 if entries else offset
+        come_to = entries[-1].source + 1 if entries else offset
         return entries, come_to if self._entries else max(come_to, self._end.offset)
 
     def forget_below(self, offset: int) -> None:
         """The reader has everything below it."""
-        while self._entries and self._entries[0].offset < offset:
+        while self._entries and self._entries[0].source < offset:
             self._pop()
 
     def _pop(self) -> PackEntry:

@@ -27,7 +27,7 @@ class RoundsOwner(Protocol):
         """Logs may be trimmed."""
 
     def moved(self, lane: FedLane) -> None:
-        """Its base or its floors may have moved by a report."""
+        """It has heard a report: its base or its floors may have moved."""
 
 
 class Rounds:
@@ -59,7 +59,7 @@ class Rounds:
         waiting: list[FedLane] = []
         for lane in self._owner.lanes():
             self._window.follow_idle(lane)
-            if reported and lane.reported != reported and lane.positions.remembered:
+            if reported and lane.reported != reported and lane.wants_report:
                 waiting.append(lane)
         if waiting and not self._asking:
             self._asking = True
@@ -80,6 +80,5 @@ class Rounds:
             end = ends.get((lane.log, lane.number))
             if end is None or lane.is_over:
                 continue
-            lane.reported = reported
-            lane.positions.complete(reported, end)
+            lane.hear(reported, end)
             self._owner.moved(lane)

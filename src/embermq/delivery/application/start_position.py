@@ -3,10 +3,13 @@
 from msgspec import Struct
 
 from embermq.model.application_positions import ReaderPosition, StoredPositions
+from embermq.model.session_writes import QueueState
 from embermq.model.tick_writes import ApplicationMark
 from embermq.ports.application_logs import FoundLog
 from embermq.ports.reader_positions import StoredReader
 from embermq.sessions.packet_ids import later_id
+
+_SENT, _RELEASED = QueueState.SENT, QueueState.RELEASED
 
 
 class StartPosition(Struct, frozen=True):
@@ -18,6 +21,8 @@ class StartPosition(Struct, frozen=True):
     gone: tuple[ApplicationMark, ...] = ()
     restarts: bool = False
     trouble: str = ""
+    is_new: bool = False
+    """Nothing was ever the client's that came before."""
 
     @property
     def packet_id(self) -> int:
@@ -37,7 +42,7 @@ def standing(stored: StoredReader, found: FoundLog, *, subscribed: bool) -> Star
         text = "is read from its beginning: how far its client had come is not known any more"
         return StartPosition(fresh, restarts=True, trouble=text)
     if place is None:
-        return StartPosition(ReaderPosition(found.identity, 0, StoredPositions(end, end)))
+        return StartPosition(ReaderPosition(found.identity, 0, StoredPositions(end, end)), is_new=True)
     positions = place.positions
     highest = max([positions.committed_offset, *(mark.offset + 1 for mark in stored.marks)])
     if place.log_id != found.identity:
@@ -50,16 +55,23 @@ def standing(stored: StoredReader, found: FoundLog, *, subscribed: bool) -> Star
 
 def cut_at(stored: StoredReader, found: FoundLog, end: int, trouble: str) -> StartPosition:
     """Of what is known of the log, that holds which speaks of offsets below `end`: all of another log is unread. Floors
-    speak of the message log, and what stands before `end` is read for its source positions."""
+    and what was served without it speak of the message log, and what stands before `end` is read for its source
+    positions. What was early may have had its place behind: it is gone as well."""
     place = stored.position
     assert place is not None
     at = place.positions
     positions = StoredPositions(min(at.base_offset, end), min(at.committed_offset, end), at.floors)
     packet_id = later_id(stored.marks[-1].packet_id if stored.marks else 0, place.packet_id)
+    bound = {mark.source for mark in stored.marks}
+    early = [
+        ApplicationMark(-1, end, one.packet_id, _RELEASED if one.is_released else _SENT, source)
+        for source, one in place.early.items()
+        if source not in bound
+    ]
     return StartPosition(
-        ReaderPosition(found.identity, packet_id, positions),
+        ReaderPosition(found.identity, packet_id, positions, place.served),
         tuple(mark for mark in stored.marks if mark.offset < end),
-        tuple(mark for mark in stored.marks if mark.offset >= end),
+        (*(mark for mark in stored.marks if mark.offset >= end), *early),
         restarts=True,
         trouble=trouble,
     )

@@ -34,8 +34,9 @@ IDLE_FLOOR_MS = 1_000
 
 
 class PackEntry(Struct, frozen=True, gc=False):
-    """One record of a pack with what was stamped on it. `size` is
-    what it counts in its feed, `source` its position in the message log, -1 when that is not known."""
+    """One record of a pack with what was stamped on it. `size` is what it counts in its feed, `source` its position in
+    the message log, -1 when that is not known. An `offset` of `~source`: the client's log has not brought it
+    yet."""
 
     offset: int
     message: Message
@@ -53,7 +54,8 @@ class Journal(Protocol):
         """An entry is about to be sent."""
 
     def mark(self, session: Session, delivery: Delivery, state: int) -> None:
-        """An entry above the floor is released, or settled out of its turn (`QueueState`)."""
+        """An entry above the floor is released, or settled out of its turn (`QueueState`); or one that has no place in
+        its log yet."""
 
     def floor(self, lane: LogLane) -> None:
         """Everything below `lane.floor` is settled."""
@@ -131,14 +133,14 @@ class SlidingWindow(LaneOwner):
         pack: list[Delivery] = []
         sure = 0
         for entry in entries:
-            lane.next_offset = entry.offset + 1
-            message = entry.message
-            if self._is_withheld(session, message, now_ms):
-                lane.pending.append(settled_delivery(entry.offset))
+            kept = lane.kept_id(entry.source)
+            if not kept and self._is_withheld(session, entry.message, now_ms):
+                lane.add(settled_delivery(entry.offset))
                 continue
-            delivery = log_delivery(entry, next_packet_id(session))
+            delivery = log_delivery(entry, kept or next_packet_id(session))
+            delivery.dup = kept > 0
             session.window[delivery.packet_id] = delivery
-            lane.pending.append(delivery)
+            lane.add(delivery)
             self._journal.sent(lane, delivery, entry)
             sure += sure == len(pack) and delivery.qos == 1
             pack.append(delivery)
