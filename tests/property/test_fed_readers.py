@@ -157,6 +157,7 @@ class Client(RuleBasedStateMachine):
     def broker_is_killed(self) -> None:
         """What was not committed was not acknowledged. What was sent, of QoS 1, and not marked comes again as new."""
         self.look()
+        self.forgets_what_no_row_tells_of()
         for writes in self.hand.state.tick.unstored():
             for mark in writes.application_marks:
                 if mark.state == QueueState.SENT and mark.packet_id in self.sent:
@@ -212,6 +213,9 @@ class Client(RuleBasedStateMachine):
         """The pipeline does its work."""
         raise NotImplementedError
 
+    def forgets_what_no_row_tells_of(self) -> None:
+        """The broker is about to be killed: what of QoS 1 has been served and is not stored as such comes as new."""
+
     def ends(self) -> None:
         """What holds then besides."""
 
@@ -242,7 +246,7 @@ class EmbeddedApplications(Client):
 
 
 class Applications(Client):
-    """Everything that may go wrong but the loss of the log itself."""
+    """Everything that may go wrong but the loss of the log itself. Copies are written in any order."""
 
     def __init__(self) -> None:
         self.kafka = HandKafka()
@@ -282,6 +286,25 @@ class Applications(Client):
         self.checkpoint = data.draw(st.integers(0, self.checkpoint))
         self.pipeline_is_killed()
 
+    @rule()
+    def all_is_quiet(self) -> None:
+        """The tail serves as soon as it may."""
+        if not self.hand.held and not self.unwritten:
+            self.dispatch_all()
+            self.checkpoint = self.batch_end = len(self.kafka.sources)
+            self.hand.passes(s=2)
+
+    def forgets_what_no_row_tells_of(self) -> None:
+        rows = [one for one in self.hand.store.positions.values()]
+        served = [span for row in rows for span in row.served]
+        self.kafka.reads(self.hand.log)
+        for writes in self.hand.state.tick.unstored():
+            for row in writes.application_positions.values():
+                for source, record in self.kafka.sources:
+                    was = any(start <= source < end for start, end in served)
+                    if not was and any(start <= source < end for start, end in row.served):
+                        self.first[record.message.payload] = 0
+
     def dispatch_all(self) -> None:
         self.kafka.reads(self.hand.log)
         self.kafka.carry(*range(self.checkpoint, len(self.kafka.sources)))
@@ -296,6 +319,36 @@ class Applications(Client):
         assert sum(feed.unread_bytes for feed in self.kafka.feeds.open_feeds) == 0
 
 
+class OrderedApplications(Applications):
+    """Copies of one topic are written in the order of their records, as by the pipeline: so the client gets them."""
+
+    @precondition(lambda self: self.unwritten)
+    @rule(data=st.data())
+    def writes(self, data: st.DataObject) -> None:
+        """Topics do not wait for one another."""
+        topics = {self.topic_of(number): number for number in reversed(self.unwritten)}
+        number = topics[data.draw(st.sampled_from(sorted(topics)))]
+        self.unwritten.remove(number)
+        self.kafka.carry(number)
+        self.hand.settle()
+
+    def topic_of(self, number: int) -> str:
+        return self.kafka.sources[number][1].message.topic
+
+    @invariant()
+    def all_of_a_topic_come_in_order(self) -> None:
+        self.look()
+        last: dict[str, int] = {}
+        topics = {record.message.payload: record.message.topic for _, record in self.kafka.sources}
+        for payload in self.order:
+            topic = topics.get(payload)
+            if topic is not None:
+                assert last.get(topic, -1) < int(payload), f"{payload!r} is overtaken"
+                last[topic] = int(payload)
+
+
+OrderedApplications.TestCase.settings = settings(stateful_step_count=40)
+TestOrderedApplications = OrderedApplications.TestCase
 Applications.TestCase.settings = settings(stateful_step_count=40)
 TestApplications = Applications.TestCase
 EmbeddedApplications.TestCase.settings = settings(stateful_step_count=40)

@@ -36,6 +36,7 @@ class FencedReader(FedReader):
         "_marks",
         "_marks_of",
         "_moved",
+        "_nothing_below",
         "_tick",
         "changed",
         "fence",
@@ -57,6 +58,8 @@ class FencedReader(FedReader):
         self._moved: set[int] = set()
         """Offsets of what waits and stood in another partition."""
         self._is_new = standing.is_new
+        self._nothing_below = -1
+        """Nothing that is the client's stands below this position of the message log."""
         self._caught_up: Mapping[int, int] = {}
         """Below these offsets of the message log everything that is the client's has been sent, or was before."""
         self._asked: tuple[Mapping[int, int], int] | None = None
@@ -67,6 +70,8 @@ class FencedReader(FedReader):
     def begin(self, end: TailsEnd, log_end: int) -> list[Delivery]:
         """Nothing was sent on it yet; returns what is to be resent of what was early."""
         self.tail = LogTail(end, log_end, is_early=True)
+        if self._is_new:
+            self._nothing_below = log_end
         released: list[Delivery] = []
         for delivery in self.fence.early.values():
             if delivery.released:
@@ -107,6 +112,7 @@ class FencedReader(FedReader):
             self.waiting.popleft()
             freed += entry.size
             if way is Way.BIND:
+                self.positions.skip(entry.offset)
                 delivery = self._take_early(entry.source)
                 delivery.offset = entry.offset
                 self.pending.append(delivery)
@@ -170,7 +176,7 @@ class FencedReader(FedReader):
 
     def _has_caught_up(self, begin: int) -> bool:
         """With everything below `begin`."""
-        if self._is_new:
+        if begin <= self._nothing_below:
             return True
         newest = partition_of(begin)
         caught_up = self._caught_up
