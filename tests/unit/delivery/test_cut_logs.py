@@ -9,7 +9,7 @@ from tests.support.hand_driven import HandDrivenBroker, HandLink, dispatch, numb
 from tests.support.hand_kafka import HandKafka
 from tests.unit.delivery.test_fed_readers import comes, committed, publishes
 
-from embermq.delivery.application import fed_readers, parking
+from embermq.delivery.application import fed_readers, log_tail, parking
 from embermq.delivery.application.marked_records import CutSearch
 from embermq.delivery.application.settings import ApplicationSettings
 from embermq.model.client_type import ClientType
@@ -26,7 +26,9 @@ def kafka() -> HandKafka:
 
 @pytest.fixture
 def hand(kafka: HandKafka, monkeypatch: pytest.MonkeyPatch) -> HandDrivenBroker:
+    """Tails have no room: what comes is the pipeline's."""
     monkeypatch.setattr(parking, "PARKED_MAX", 1)
+    monkeypatch.setattr(log_tail, "BYTES_MAX", 0)
     return HandDrivenBroker(application=ApplicationSettings(max_poll_records=10), kafka=kafka)
 
 

@@ -10,7 +10,7 @@ from tests.support.hand_driven import HandDrivenBroker, HandLink, dispatch, numb
 from tests.support.hand_kafka import ENTRY_BYTES, HandKafka
 from tests.support.held_sessions import HeldSessions
 
-from embermq.delivery.application import fed_readers
+from embermq.delivery.application import fed_readers, log_tail
 from embermq.delivery.application.fed_readers import FedReaders
 from embermq.delivery.application.settings import ApplicationSettings
 from embermq.delivery.application.unmarked import UNMARKED_MAX
@@ -39,7 +39,9 @@ def kafka() -> HandKafka:
 
 @pytest.fixture
 def hand(kafka: HandKafka, monkeypatch: pytest.MonkeyPatch) -> HandDrivenBroker:
+    """Tails have no room: what comes is the pipeline's."""
     monkeypatch.setattr(fed_readers, "OVERTAKING_MAX", 50)
+    monkeypatch.setattr(log_tail, "BYTES_MAX", 0)
     settings = ApplicationSettings(max_poll_records=10)
     return HandDrivenBroker(application=settings, kafka=kafka)
 
@@ -550,6 +552,7 @@ def test_nothing_is_logged_when_all_is_well(hand: HandDrivenBroker, caplog: pyte
 def test_a_pack_waits_for_what_is_stored_of_its_session_and_of_no_other(kafka: HandKafka) -> None:
     sessions = HeldSessions(Path(":memory:"))
     hand = HandDrivenBroker(sessions=sessions, kafka=kafka)
+    hand.applications.log_end.bytes_max = 0
     slow, other = comes(hand, "slow"), comes(hand, "other")
     publishes(hand, b"message", qos=2)
     sessions.held = True

@@ -18,17 +18,17 @@ def hand(kafka: HandKafka) -> HandDrivenBroker:
     return HandDrivenBroker(kafka=kafka)
 
 
-def test_nothing_is_asked_for_clients_that_have_got_nothing_since(
-    hand: HandDrivenBroker, kafka: HandKafka
-) -> None:
-    """Thousands of them would be asked about with each report."""
-    comes(hand)
-    hand.keeps("idle", client_type=APPLICATION)
+def test_logs_are_asked_for_until_their_tails_serve(hand: HandDrivenBroker, kafka: HandKafka) -> None:
+    """Thousands of clients at rest would be asked about with each report."""
+    comes(hand).drops()
+    hand.keeps("new", client_type=APPLICATION)
     for count in (3, 6):
         publishes(hand, *numbered(3))
         kafka.carry(*range(count - 3, count))
-        hand.settle()
         kafka.report()
+        hand.settle()
+        if count == 3:
+            comes(hand)
         hand.passes(s=4)
     assert kafka.log_of("app").start == 6
     assert set(kafka.logs.asked_for_ends) == {kafka.logs.name("app")}

@@ -32,6 +32,7 @@ class FencedReader(FedReader):
     __slots__ = (
         "_asked",
         "_caught_up",
+        "_first",
         "_is_new",
         "_marks",
         "_marks_of",
@@ -57,6 +58,8 @@ class FencedReader(FedReader):
         """What is to be stored, and has not been asked for."""
         self._moved: set[int] = set()
         """Offsets of what waits and stood in another partition."""
+        self._first = 0
+        """Nothing of its log stands before it any more."""
         self._is_new = standing.is_new
         self._nothing_below = -1
         """Nothing that is the client's stands below this position of the message log."""
@@ -96,7 +99,7 @@ class FencedReader(FedReader):
         return freed
 
     def begins(self, partition: int, first: int) -> None:
-        self.read_to = max(self.read_to, first)
+        self._first = first
 
     def pass_over(self) -> tuple[list[tuple[int, Delivery]], int]:
         """Let go of what is next and needs no room; returns what got its place in the log, with its position in the
@@ -148,7 +151,7 @@ class FencedReader(FedReader):
 
     def follow(self) -> None:
         """What is not waiting has been sent or passed, and what waits is in order."""
-        passed_to = self.waiting[0].offset if self.waiting else self.read_to
+        passed_to = self.waiting[0].offset if self.waiting else max(self.read_to, self._first)
         self.next_offset = max(self.next_offset, passed_to)
         if self._asked is not None and passed_to >= self._asked[1]:
             self._caught_up, self._asked = self._asked[0], None
