@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 from tests.contracts.stores import Stores, told
 
-from embermq.model.application_positions import ReaderPosition, StoredPositions
+from embermq.model.application_positions import EarlyMark, ReaderPosition, StoredPositions
 from embermq.model.session_writes import QueueState
 from embermq.model.tick_writes import ApplicationMark
 from embermq.ports.reader_positions import StoredReader
@@ -48,9 +48,11 @@ def test_what_the_newest_tick_said_and_the_marks_above_it(stores: Stores) -> Non
 
 @pytest.mark.promise("application-8")
 @pytest.mark.parametrize("stores", ["stand-in", "servers"], indirect=True)
-def test_a_log_of_its_own_is_known_with_its_floors(stores: Stores) -> None:
+def test_a_log_of_its_own_is_known_with_its_floors_and_what_was_served_without_it(stores: Stores) -> None:
     stores.begin_sessions(1)
-    whole = ReaderPosition("log", 7, StoredPositions(1, 5, ((0, 2**40), (3, 1))))
+    early = {2**50 + 9: EarlyMark(1, 1), 2**50 + 3: EarlyMark(65_535, 2, is_released=True)}
+    positions = StoredPositions(1, 5, ((0, 2**40), (3, 1)))
+    whole = ReaderPosition("log", 7, positions, ((1, 2), (2**50, 2**50 + 10)), early)
     stores.write(application_positions={1: whole})
     stores.reopen()
     assert found(stores, 1).position == whole

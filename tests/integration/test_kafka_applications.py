@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -112,8 +113,9 @@ def test_who_was_away_gets_each_once_and_in_order(place: Place) -> None:
 @pytest.mark.promise("application-3", "application-8")
 def test_a_killed_broker_resends_with_the_same_ids_skips_repeats_and_takes_latecomers(place: Place) -> None:
     async def scenario() -> None:
-        client = await place.comes("app2", acknowledges=False)
+        (await place.comes("app2")).abort()
         await place.publishes("app2", numbered(40), qos=2)
+        client = await place.comes("app2", acknowledges=False)
         pipeline = place.pipeline
         await asyncio.to_thread(pipeline.read)
         batch = pipeline.of("app2")
@@ -139,6 +141,48 @@ def test_a_killed_broker_resends_with_the_same_ids_skips_repeats_and_takes_latec
         assert not any(message.dup for message in behind)
         first = behind[0].packet_id
         assert first == max(ids.values()) + UNMARKED_MAX + 1
+
+    run(scenario())
+
+
+@pytest.mark.promise("application-3", "application-8")
+@pytest.mark.parametrize("qos", [1, 2])
+def test_who_is_there_does_not_wait_for_the_pipeline_and_gets_the_same_ids_after_a_kill(
+    place: Place, qos: int
+) -> None:
+    async def scenario() -> None:
+        name = f"appTail{qos}"
+        client = await place.comes(name, acknowledges=False)
+        await place.publishes(name, numbered(40), qos=qos)
+        await wait_for(lambda: len(client.messages) == 40, 30, "all come, nothing is carried")
+        ids = {message.payload: message.packet_id for message in client.messages}
+        client.abort()
+        await place.comes(name, acknowledges=False)  # its ids are stored by now
+        place.broker.kill()
+        await asyncio.to_thread(place.broker.start)
+        again = await place.comes(name)
+        await asyncio.to_thread(place.pipeline.carry)
+        await wait_for(lambda: len(again.messages) == 40, 30, "they come again")
+        assert {message.payload: message.packet_id for message in again.messages} == ids
+        assert all(message.dup for message in again.messages)
+        await asyncio.to_thread(place.pipeline.report)
+        count = 40
+
+        async def comes_at_once() -> bool:
+            nonlocal count
+            await place.publishes(name, numbered(1, count), qos=qos)
+            count += 1
+            with suppress(AssertionError):
+                await wait_for(lambda: len(again.messages) == count, 1)
+            return len(again.messages) == count
+
+        while not await comes_at_once():
+            await asyncio.to_thread(place.pipeline.carry)
+            await asyncio.to_thread(place.pipeline.report)
+        await asyncio.to_thread(place.pipeline.write, place.pipeline.of(name))
+        await place.publishes(name, numbered(1, count), qos=qos)
+        await wait_for(lambda: again.messages[-1].payload == b"%06d" % count, 30, "the last one")
+        assert in_topics(again.messages) == {f"{name}/{n}": list(range(n, count + 1, 4)) for n in range(4)}
 
     run(scenario())
 

@@ -552,6 +552,7 @@ def test_nothing_is_logged_when_all_is_well(hand: HandDrivenBroker, caplog: pyte
 def test_a_pack_waits_for_what_is_stored_of_its_session_and_of_no_other(kafka: HandKafka) -> None:
     sessions = HeldSessions(Path(":memory:"))
     hand = HandDrivenBroker(sessions=sessions, kafka=kafka)
+    assert isinstance(hand.applications, FedReaders)
     hand.applications.log_end.bytes_max = 0
     slow, other = comes(hand, "slow"), comes(hand, "other")
     publishes(hand, b"message", qos=2)

@@ -5,7 +5,9 @@ from functools import partial
 
 from embermq.delivery.application.readers import ApplicationDelivery
 from embermq.delivery.application.shared_readers import SharedReaders
+from embermq.routing.router import Receiver
 from embermq.sessions.session import Delivery, Session
+from embermq.sessions.tick import Accepted
 
 
 class OwnAndShared(ApplicationDelivery):
@@ -45,6 +47,12 @@ class OwnAndShared(ApplicationDelivery):
     def pump(self, session: Session) -> None:
         self._own.pump(session)
         self._shared.pump(session)
+
+    def deliver(self, receiver: Receiver, accepted: Accepted) -> None:
+        self._own.deliver(receiver, accepted)
+
+    def delivered(self, log_end: int) -> None:
+        self._own.delivered(log_end)
 
     def settled(self, session: Session, delivery: Delivery) -> None:
         """The others have the first turn: with a Receive Maximum of 1 it is the only one."""

@@ -52,13 +52,13 @@ class ApplicationDelivery(ABC):
     def pump(self, session: Session) -> None:
         """Send the next pack if there is room for it."""
 
+    @abstractmethod
     def deliver(self, receiver: Receiver, accepted: Accepted) -> None:
         """A record that is stamped for the session is committed."""
-        return
 
+    @abstractmethod
     def delivered(self, log_end: int) -> None:
         """Every record below it has been told of."""
-        return
 
     @abstractmethod
     def settled(self, session: Session, delivery: Delivery) -> None:
