@@ -13,8 +13,12 @@ import pytest
 from tests.faults.fleet import V5, V311, Fleet
 from tests.faults.spark_processes import driver_of, jvm_of, kill_all
 from tests.kafka_pipeline.kafka_pipeline_broker import KafkaPipelineBroker
-from tests.support.mqtt_client import run
+from tests.support.mqtt_client import MqttClient, run
 from tests.support.waiting import wait_for
+
+from embermq.formats.kafka_record import read_source
+from embermq.mqtt.wire.packets import Subscription
+from embermq.mqtt.wire.properties import Properties
 
 MESSAGES = 400
 """Of each publisher before each kill."""
@@ -64,6 +68,29 @@ def first_offsets(broker: KafkaPipelineBroker) -> int:
     return sum(first for first, _ in broker.bounds(f"{broker.prefix}.msg.all").values())
 
 
+async def subscribes_and_goes(broker: KafkaPipelineBroker, client_id: str, topic_filter: str) -> None:
+    """Its log keeps all that is for it."""
+    client = MqttClient(client_id)
+    kept = Properties(session_expiry_interval=86_400)
+    await client.connect(broker.port, clean_start=False, properties=kept)
+    await client.subscribe(Subscription(topic_filter, 2))
+    client.abort()
+
+
+def check_first_copies(broker: KafkaPipelineBroker, client_id: str, *, least: int) -> None:
+    """However often the pipeline has begun anew: of each topic they stand in the order of the message log."""
+    last: dict[bytes, int] = {}
+    seen: set[int] = set()
+    for copy in broker.records(broker.log_of(client_id)):
+        topic, source = copy.key(), read_source(copy.headers())  # type: ignore[arg-type]
+        assert isinstance(topic, bytes)
+        if source not in seen:
+            seen.add(source)
+            assert last.get(topic, -1) < source, f"{topic!r}: {source} stands behind {last[topic]}"
+            last[topic] = source
+    assert len(seen) >= least
+
+
 KILLS = [kill_spark, kill_kafka, kill_broker]
 
 
@@ -86,6 +113,7 @@ def test_applications_get_all_that_was_acknowledged_once(
         fleet.subscriber(f"appRestless{seed}", V5, restless_s=1.5, receive_maximum=50)
         away = fleet.subscriber(f"appAway{seed}", V5)
         await fleet.start_subscribers()
+        await subscribes_and_goes(broker, f"appUnread{seed}", f"kills-{seed}/#")
         await away.stop()
         fleet.start_publishers()
         fleet.allow(MESSAGES)
@@ -103,6 +131,7 @@ def test_applications_get_all_that_was_acknowledged_once(
         await fleet.stop()
         assert fleet.acknowledged() == len(fleet.publishers) * MESSAGES * (1 + len(kills))
         fleet.judge()
+        await asyncio.to_thread(check_first_copies, broker, f"appUnread{seed}", least=fleet.acknowledged())
         await wait_for(lambda: first_offsets(broker) > began_at, SPARK_S, "what all have read is trimmed")
 
     run(scenario(), 680)

@@ -295,7 +295,7 @@ class Applications(Client):
             self.hand.passes(s=2)
 
     def forgets_what_no_row_tells_of(self) -> None:
-        rows = [one for one in self.hand.store.positions.values()]
+        rows = list(self.hand.store.positions.values())
         served = [span for row in rows for span in row.served]
         self.kafka.reads(self.hand.log)
         for writes in self.hand.state.tick.unstored():
