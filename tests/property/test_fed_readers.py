@@ -10,6 +10,7 @@ from unittest.mock import patch
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from tests.support import hand_kafka
 from tests.support.hand_driven import HandDrivenBroker, HandLink, dispatch
 from tests.support.hand_kafka import HandKafka
 
@@ -26,6 +27,9 @@ SETTINGS = ApplicationSettings(max_poll_records=3, pack_timeout_s=86_400)
 ROUNDS_MAX = 500
 TAIL_BYTES = 1_500
 """Of a tail: three messages or four."""
+LONGER_TAIL_BYTES = 3_000
+UNREAD_BYTES = 300
+"""So much of a log waits at a client."""
 
 
 class Client(RuleBasedStateMachine):
@@ -35,7 +39,9 @@ class Client(RuleBasedStateMachine):
         super().__init__()
         self.narrowed = [
             patch.object(fed_readers, "OVERTAKING_MAX", 6),
-            patch.object(log_tail, "BYTES_MAX", TAIL_BYTES),
+            patch.object(log_tail, "BYTES_MAX", TAIL_BYTES if kafka is None else LONGER_TAIL_BYTES),
+            patch.object(hand_kafka, "BATCH", 2),
+            patch.object(hand_kafka, "UNREAD_BYTES_MAX", UNREAD_BYTES),
         ]
         for one in self.narrowed:
             one.start()
@@ -49,6 +55,8 @@ class Client(RuleBasedStateMachine):
         """As they came for the first time."""
         self.known: set[int] = set()
         """Packet ids of QoS 2 that the client has and whose PUBREL has not come."""
+        self.answered: set[bytes] = set()
+        """By PUBACK or PUBREC: until then it is owed."""
         self.first: Counter[bytes] = Counter()
         self.got: Counter[bytes] = Counter()
         self.comes()
@@ -92,13 +100,18 @@ class Client(RuleBasedStateMachine):
     @precondition(lambda self: self.owed)
     @rule(data=st.data())
     def answer(self, data: st.DataObject) -> None:
-        self.link.does(self.owed.pop(data.draw(st.integers(0, len(self.owed) - 1))))
-        self.hand.settle()
+        self.answers([self.owed.pop(data.draw(st.integers(0, len(self.owed) - 1)))])
 
     @rule()
     def answer_all(self) -> None:
         owed, self.owed = self.owed, []
-        self.link.does(*owed)
+        self.answers(owed)
+
+    def answers(self, packets: list[Packet]) -> None:
+        for packet in packets:
+            if isinstance(packet, Puback | Pubrec):
+                self.answered.add(self.sent[packet.packet_id])
+        self.link.does(*packets)
         self.hand.settle()
 
     @rule()
@@ -203,6 +216,8 @@ class Client(RuleBasedStateMachine):
             self.hand.passes(s=6)
             self.look()
             assert {payload for payload, count in self.got.items() if count} == set(self.published)
+            assert self.answered == set(self.published)
+            self.nothing_comes_twice()
             assert self.hand.store.marks == {}
             self.ends()
         finally:

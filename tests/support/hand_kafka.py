@@ -18,6 +18,7 @@ from embermq.ports.source_records import FoundRecords, SourceRecords
 
 ENTRY_BYTES = 100
 BATCH = 7
+UNREAD_BYTES_MAX = 1024 * 1024
 
 
 class HandTopic(Struct):
@@ -81,7 +82,7 @@ class HandFeeds(ApplicationFeeds):
     def __init__(self, kafka: HandKafka) -> None:
         self.kafka = kafka
         self.open_feeds: list[HandFeed] = []
-        self.unread_bytes_max = 1024 * 1024
+        self.unread_bytes_max = UNREAD_BYTES_MAX
         self.trouble = ""
 
     def open(self, log: str, starts: Mapping[int, int], taker: FeedTaker) -> ApplicationFeed:

@@ -110,27 +110,21 @@ class FencedReader(FedReader):
         while self.waiting:
             entry = self.waiting[0]
             way = self._way(entry)
-            if way is Way.SEND or way is Way.HOLD:
+            if way is Way.SEND:
                 break
             self.waiting.popleft()
             freed += entry.size
+            self.positions.skip(entry.offset)
+            self._moved.discard(entry.offset)
             if way is Way.BIND:
-                self.positions.skip(entry.offset)
                 delivery = self._take_early(entry.source)
                 delivery.offset = entry.offset
                 self.pending.append(delivery)
                 bound.append((entry.source, delivery))
-            elif entry.offset < self.resumed_to:
-                self.is_due(entry, is_moved=self._has_moved(entry))
-            else:
-                self.positions.skip(entry.offset)
-                self._has_moved(entry)
         self.follow()
         return bound, freed
 
     def _way(self, entry: PackEntry) -> Way:
-        if entry.offset < self.resumed_to:
-            return Way.REPEAT
         source = entry.source
         way = self.fence.judge(source)
         if way is Way.BIND:
@@ -143,11 +137,6 @@ class FencedReader(FedReader):
         """Whether it was not sent on this connection, and not answered late."""
         reserved = self.session.reserved
         return reserved is not None and reserved.get(delivery.packet_id) is delivery
-
-    def _has_moved(self, entry: PackEntry) -> bool:
-        is_moved = entry.offset in self._moved
-        self._moved.discard(entry.offset)
-        return is_moved
 
     def follow(self) -> None:
         """What is not waiting has been sent or passed, and what waits is in order."""
@@ -196,7 +185,8 @@ class FencedReader(FedReader):
         while waiting and len(pack) < room and size < bytes_max and self._way(waiting[0]) is Way.SEND:
             entry = waiting.popleft()
             size += entry.size
-            is_due = self.is_due(entry, is_moved=self._has_moved(entry))
+            is_due = self.is_due(entry, is_moved=entry.offset in self._moved)
+            self._moved.discard(entry.offset)
             if is_due or entry.source in self.fence.early:
                 pack.append(entry)
         tail = self.tail

@@ -6,10 +6,11 @@ ends was sent, or had come by the log. So a copy from within one is a repeat, bu
 `early` until its copy comes. The copy gives it a place in the client's log, and from then on it is a delivery like any
 other: marked, timed, and the committed offset waits for it.
 
-The tail serves from its begin on, when the log has brought everything before. While it does, copies of what it has not
-come to wait for it: so nothing is overtaken. When it ends, for want of room or with the connection, the log goes on
-with what stands next in it. What waits in the log's lane for the client has not come in this sense: it is judged when
-it is its turn.
+The tail serves from its begin on, when the log has brought everything before. From then on whichever brings a record
+first sends it, and the other passes over it: first copies of one topic stand in the order of their positions, so
+neither overtakes the other. When the tail ends, for want of room or with the connection, the log goes on with what
+stands next in it. What waits in the log's lane for the client has not come in this sense: it is judged when it is its
+turn.
 """
 
 from __future__ import annotations
@@ -33,8 +34,6 @@ class Way(Enum):
     BIND = "bind"
     """It was sent before, and is not settled."""
     REPEAT = "repeat"
-    HOLD = "hold"
-    """The tail has to send it."""
 
 
 class TailFence:
@@ -74,9 +73,7 @@ class TailFence:
         """The copy that is next in the client's log."""
         if source in self.early:
             return Way.BIND
-        if self.serves and source >= self._start:
-            return Way.REPEAT if source < self.taken_to else Way.HOLD
-        return Way.REPEAT if any(start <= source < end for start, end in self._past) else Way.SEND
+        return Way.REPEAT if any(start <= source < end for start, end in self.served()) else Way.SEND
 
     # The store
 
