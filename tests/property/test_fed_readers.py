@@ -27,7 +27,6 @@ SETTINGS = ApplicationSettings(max_poll_records=3, pack_timeout_s=86_400)
 ROUNDS_MAX = 500
 TAIL_BYTES = 1_500
 """Of a tail: three messages or four."""
-LONGER_TAIL_BYTES = 3_000
 UNREAD_BYTES = 300
 """So much of a log waits at a client."""
 
@@ -39,7 +38,7 @@ class Client(RuleBasedStateMachine):
         super().__init__()
         self.narrowed = [
             patch.object(fed_readers, "OVERTAKING_MAX", 6),
-            patch.object(log_tail, "BYTES_MAX", TAIL_BYTES if kafka is None else LONGER_TAIL_BYTES),
+            patch.object(log_tail, "BYTES_MAX", TAIL_BYTES),
             patch.object(hand_kafka, "BATCH", 2),
             patch.object(hand_kafka, "UNREAD_BYTES_MAX", UNREAD_BYTES),
         ]

@@ -4,6 +4,7 @@ what a crash leaves, and what becomes of the copies that come later."""
 from __future__ import annotations
 
 import pytest
+from tests.support import hand_kafka
 from tests.support.hand_driven import HandDrivenBroker, HandLink, dispatch, numbered
 from tests.support.hand_kafka import HandKafka
 from tests.unit.delivery.test_fed_readers import APPLICATION, comes, publishes
@@ -175,22 +176,67 @@ def test_qos_2_waits_until_its_id_is_stored(hand: HandDrivenBroker) -> None:
 
 
 @pytest.mark.promise("application-3")
+@pytest.mark.parametrize("acknowledged", [False, True])
 def test_a_tail_without_room_leaves_the_rest_to_the_log(
-    hand: HandDrivenBroker, kafka: HandKafka, monkeypatch: pytest.MonkeyPatch
+    hand: HandDrivenBroker, kafka: HandKafka, monkeypatch: pytest.MonkeyPatch, acknowledged: bool
 ) -> None:
-    application = comes(hand, acknowledges=False, receive_maximum=2)
+    application = comes(hand, acknowledges=acknowledged, receive_maximum=2)
     monkeypatch.setattr(log_tail, "TOTAL_BYTES_MAX", 1_500)
     publishes(hand, *numbered(2))
     assert application.payloads == numbered(2)
     publishes(hand, *numbered(7, 2))
+    publishes(hand, b"0009")
+    assert application.payloads == numbered(2)
     dispatch(hand)
+    for number in () if acknowledged else range(10):
+        application.does(Puback(application.messages[number].packet_id))
+        hand.settle()
+    assert application.payloads == numbered(10)
+    hand.passes(s=3)
+    publishes(hand, b"0010")
+    assert application.payloads[10:] == [b"0010"][: acknowledged + 1]
+
+
+@pytest.mark.promise("application-3")
+def test_the_tail_waits_until_all_that_was_before_it_is_sent(
+    hand: HandDrivenBroker, kafka: HandKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log is brought in pieces, and the client takes a while."""
+    monkeypatch.setattr(hand_kafka, "BATCH", 1)
+    comes(hand).drops()
+    publishes(hand, *numbered(9))
+    kafka.feeds.unread_bytes_max = 1
+    application = returns(hand, acknowledges=False, receive_maximum=2)
+    dispatch(hand)
+    hand.passes(s=2)
+    publishes(hand, b"0009")
     for number in range(9):
         application.does(Puback(application.messages[number].packet_id))
         hand.settle()
-    assert application.payloads == numbered(9)
-    hand.passes(s=3)
-    publishes(hand, b"0009")
+        hand.passes(s=2)
     assert application.payloads == numbered(10)
+
+
+@pytest.mark.promise("application-8")
+@pytest.mark.parametrize("copied", [False, True])
+def test_what_was_handed_to_the_store_is_not_changed_by_what_follows(
+    hand: HandDrivenBroker, kafka: HandKafka, copied: bool
+) -> None:
+    application = comes(hand, acknowledges=False)
+    publishes(hand, b"one")
+    before = stored(hand)
+    assert list(before.early) == [0]
+    hand.held = True
+    if copied:
+        kafka.carry(0)
+    else:
+        application.does(Puback(application.messages[0].packet_id))
+    hand.settle()
+    assert list(before.early) == [0]
+    hand = hand.restarted()
+    again = returns(hand)
+    dispatch(hand)
+    assert [(one.payload, one.dup) for one in again.messages] == [(b"one", True)]
 
 
 @pytest.mark.promise("application-3")
