@@ -256,6 +256,24 @@ def test_no_more_are_early_than_a_row_may_tell_of(
 
 
 @pytest.mark.promise("application-8")
+def test_marks_may_be_stored_without_the_row_behind_them(hand: HandDrivenBroker, kafka: HandKafka) -> None:
+    """Many are stored in parts, the row with the last."""
+    application = comes(hand, acknowledges=False)
+    publishes(hand, *numbered(2))
+    given = ids(application)
+    ((generation, before),) = hand.store.positions.items()
+    kafka.carry(0, 1)
+    hand.settle()
+    hand.store.positions[generation] = before
+    hand = hand.restarted()
+    again = returns(hand)
+    dispatch(hand)
+    hand.passes(s=2)
+    assert (again.payloads, ids(again)) == (numbered(2), given)
+    assert (stored(hand).early, hand.store.marks) == ({}, {})
+
+
+@pytest.mark.promise("application-8")
 def test_what_was_early_goes_on_when_its_log_is_lost(hand: HandDrivenBroker, kafka: HandKafka) -> None:
     """Its copies may have stood there: it is read again from the message log."""
     application = comes(hand, acknowledges=False)
