@@ -223,9 +223,9 @@ def test_a_crash_between_session_and_log_is_put_right_at_the_start(place: Place)
         new = await place.comes("appNew")
         for client in (over, kept):
             await client.subscribe(Subscription("t", 1))
-        await place.publishes("t", b"0")
         for client in (over, kept, new):
             await leaves(client)
+        await place.publishes("t", b"0")
         await asyncio.to_thread(place.ends, "appOver")
         place.broker.kill()
         gone = [place.log_of("appKept"), place.log_of("appNew")]
