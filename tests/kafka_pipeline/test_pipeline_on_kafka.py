@@ -91,11 +91,13 @@ def test_an_application_log_that_is_deleted_under_the_job_is_there_again_and_get
         await wait_for(here.ended.done, SEEN_S, "the other one is told that its log is gone")
         for client_id in ("appHere", "appAway"):
             back = await subscribed(broker, client_id, "lost/#")
-            await arrived(back, 5, SEEN_S)
+            # One that is there gets from the message log's tail what comes until it is told.
+            at_once = [] if client_id == "appAway" else here.messages[5:]
+            await arrived(back, 5 - len(at_once), SEEN_S)
             await back.ping()
             # What was settled just before the log went may come again: nothing else remembers that it has been there.
-            judge([message for message in back.messages if int(message.payload) >= 5], range(5, 10))
-        judge(here.messages, range(5))
+            judge([*at_once, *(one for one in back.messages if int(one.payload) >= 5)], range(5, 10))
+        judge(here.messages[:5], range(5))
 
     run(scenario())
 
