@@ -202,6 +202,24 @@ def test_a_master_that_was_emptied_is_refused_unless_its_loss_is_accepted(server
     notes.check_whole(accept_loss=False)
 
 
+def test_data_of_a_cluster_is_refused_to_who_is_not_in_it(servers: ServersStores) -> None:
+    notes = RedisLogNotes(servers.raw, "redis")
+    notes.open("a log")
+    notes.check_cluster(known(servers), "cars")
+    notes.open("a log", "cars")
+    notes.check_cluster(known(servers), "cars")
+    with pytest.raises(StoreError, match=r"'cars'.* in no cluster.* redis-cli HDEL embermq:log cluster"):
+        notes.check_cluster(known(servers), "")
+    with pytest.raises(StoreError, match="is of cluster 'buses'"):
+        notes.check_cluster(known(servers), "buses")
+    servers.raw.command("embermq:log", "HDEL", "embermq:log", "cluster")
+    notes.check_cluster(known(servers), "")
+    servers.raw.command("x", "FLUSHALL")
+    servers.writer_of_state.put_anew("a log", 3, 1, "cars")
+    servers.settle()
+    assert known(servers).cluster == "cars"
+
+
 def test_who_comes_for_a_session_hears_of_it_after_its_loss_is_known(servers: ServersStores) -> None:
     servers.notes.begin(0)
     servers.write(sessions=[ANN])

@@ -59,3 +59,7 @@ def test_the_second_is_refused_and_serves_when_the_first_is_out_which_answers_no
                 assert not etcd.control("get", "/embermq/cars/", "--prefix")
 
         run(traffic())
+    alone = BrokerProcess(tmp_path / "alone", settings=servers)
+    alone.launch()
+    assert alone.wait(WAIT_S) == 1
+    assert "belongs to cluster 'cars'" in alone.output()

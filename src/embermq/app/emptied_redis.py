@@ -52,14 +52,17 @@ class Memory(Struct, frozen=True):
 
 
 class EmptiedRedis:
-    """See the module. `identity` is that of the log."""
+    """See the module. `identity` is that of the log, `cluster` the one that it belongs to."""
 
-    def __init__(self, redis: RedisState, ticks: LogFirstStore, memory: Memory, identity: str) -> None:
+    def __init__(
+        self, redis: RedisState, ticks: LogFirstStore, memory: Memory, identity: str, cluster: str
+    ) -> None:
         self._redis = redis
         self._ticks = ticks
         self._memory = memory
         self._state = memory.broker.state
         self._identity = identity
+        self._cluster = cluster
         self._lost: list[IsLost] = []
         """Servers of which what they had is not written anew yet."""
         redis.writer.watch(self._emptied)
@@ -164,7 +167,8 @@ class EmptiedRedis:
     def _written(self, queues: list[Queue]) -> None:
         """A start may believe what is there from now on, once more."""
         if not self._lost:  # else a server was emptied meanwhile, and a start is to refuse it still
-            self._redis.writer.put_anew(self._identity, self._ticks.log_end, self._state.generations_reserved)
+            generations = self._state.generations_reserved
+            self._redis.writer.put_anew(self._identity, self._ticks.log_end, generations, self._cluster)
             LOG.warning("the session store %s has again what memory had", self._redis.place)
         for queue in queues:
             messages = [(entry.offset, sequence) for sequence, entry in queue.entries.items()]

@@ -26,6 +26,7 @@ from embermq.app.opened import (
 )
 from embermq.app.places_noted import noted_places
 from embermq.app.redis_state import RedisState
+from embermq.app.store_addresses import cluster_name
 from embermq.delivery.application.fed_readers import FedReaders
 from embermq.delivery.application.log_lifecycle import LogLifecycle
 from embermq.delivery.application.own_and_shared import OwnAndShared
@@ -59,6 +60,7 @@ def open_servers(
     log_side: KafkaLogSide | None = None
     try:
         known = redis.notes.known()
+        redis.notes.check_cluster(known, cluster_name(settings.cluster.etcd))
         if not known.is_any and not settings.kafka.adopt_log:
             _check_is_new(data_dir, redis.place)
         if known.is_any:
@@ -66,7 +68,7 @@ def open_servers(
         log_side = KafkaLogSide(settings, known, post)
         if not known.is_any:
             redis.notes.begin(log_side.log_end)
-        redis.notes.open(log_side.log_id)
+        redis.notes.open(log_side.log_id, cluster_name(settings.cluster.etcd))
         stores = _Stores(redis, log_side, known, clock, tick, post)
         return _read(data_dir, settings, rules, stores)
     except BaseException as error:
@@ -142,7 +144,7 @@ def _read(data_dir: Path, settings: Settings, rules: RuleSet | None, stores: _St
     redis.begin()
     redis.queues.log = log_side.records
     memory = Memory(broker, queues.queues, readers, shared, settings.device.ttl_s)
-    EmptiedRedis(redis, ticks, memory, log_side.log_id)
+    EmptiedRedis(redis, ticks, memory, log_side.log_id, cluster_name(settings.cluster.etcd))
     life = _begin_logs(settings, log_side, state, readers, shared, is_first_run=not known.is_any)
     retention, close_retention = open_retention(data_dir, settings, log_side)
     return OpenedBroker(

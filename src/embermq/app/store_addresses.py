@@ -39,6 +39,11 @@ def etcd_address(url: str) -> EtcdAddress:
     return replace(address, password=_password("cluster.etcd", address.password_file))
 
 
+def cluster_name(etcd_url: str) -> str:
+    """The cluster that `cluster.etcd` means, "" for none. Raises ValueError for a URL that cannot be."""
+    return etcd.parse_address(etcd_url).name if etcd_url else ""
+
+
 def _password(setting: str, path: str) -> str:
     """What the file says, without a line end. Raises StartError, naming the setting, never what the file says."""
     try:

@@ -17,3 +17,5 @@ class KnownLog(Struct, frozen=True, kw_only=True):
     """The last run ended in order: no record is behind `end`."""
     generations: int = 1
     """Generations below it may be in use."""
+    cluster: str = ""
+    """The cluster whose nodes alone may open it, "" when that is not said."""

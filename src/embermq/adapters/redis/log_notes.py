@@ -20,6 +20,8 @@ from embermq.formats.redis_queues import QUEUE_PREFIX
 from embermq.ports.errors import StoreError
 from embermq.ports.known_log import KnownLog
 
+CLUSTER = "cluster"
+"""The field of `LOG_KEY` with the cluster that the data belongs to, "" or missing for none."""
 OUR_KEYS = (SESSION_PREFIX, WILL_PREFIX, RETAINED_PREFIX, GROUP_PREFIX, QUEUE_PREFIX)
 """How keys begin without which there is nothing of ours: what else belongs to a client stands beside its session."""
 
@@ -40,8 +42,9 @@ class RedisLogNotes:
             return KnownLog(is_any=False, identity="", end=0, ended_in_order=False)
         identity = self._identity(value)
         names = ("end", "closed", "generations")
-        found = self._redis.command(LOG_KEY, "HMGET", LOG_KEY, *names)
+        found = self._redis.command(LOG_KEY, "HMGET", LOG_KEY, *names, CLUSTER)
         assert isinstance(found, list)
+        cluster = found.pop()
         try:
             end, closed, generations = (int(text) if isinstance(text, bytes) else 0 for text in found)
         except ValueError as error:
@@ -52,6 +55,7 @@ class RedisLogNotes:
             end=end,
             ended_in_order=bool(closed),
             generations=max(1, generations),
+            cluster=cluster.decode(errors="replace") if isinstance(cluster, bytes) else "",
         )
 
     def begin(self, end: int) -> None:
@@ -61,10 +65,23 @@ class RedisLogNotes:
             self._redis.command(key, "SET", key, end)
         self._redis.command(LOG_KEY, "HSET", LOG_KEY, "end", end)
 
-    def open(self, identity: str) -> None:
-        """The data belongs to this log from now on, and this run counts as one that did not end in order."""
+    def open(self, identity: str, cluster: str = "") -> None:
+        """The data belongs to this log and this cluster from now on, and this run counts as one that did not end in
+        order."""
         self._redis.command(SCHEMA_KEY, "SET", SCHEMA_KEY, encode_schema(identity))
-        self._redis.command(LOG_KEY, "HSET", LOG_KEY, "closed", 0)
+        self._redis.command(LOG_KEY, "HSET", LOG_KEY, "closed", 0, CLUSTER, cluster)
+
+    def check_cluster(self, known: KnownLog, cluster: str) -> None:
+        """A broker that is not in the cluster ("" for none) of those that were here before knows nothing of their
+        leases. Raises StoreError for it."""
+        if known.cluster in ("", cluster):
+            return
+        raise self._unfit(
+            f"belongs to cluster {known.cluster!r}, whose brokers serve one at a time by its etcd, and this broker is "
+            f"{f'of cluster {cluster!r}' if cluster else 'in no cluster'}. Set cluster.etcd to that etcd, with "
+            f"/{known.cluster} behind it; or, when none of its brokers runs any more, take the data out of the "
+            f"cluster: redis-cli HDEL {LOG_KEY} {CLUSTER}"
+        )
 
     def _check_empty(self) -> None:
         for master in self._redis.masters:

@@ -23,6 +23,7 @@ from embermq.adapters.redis.application_writer import RedisApplicationWriter
 from embermq.adapters.redis.floor_marks import MARK, MARK_S, FloorMarks
 from embermq.adapters.redis.group_owners import GroupOwners
 from embermq.adapters.redis.link import RedisLink
+from embermq.adapters.redis.log_notes import CLUSTER
 from embermq.adapters.redis.owners import Owners
 from embermq.adapters.redis.queue_owners import QueueOwners
 from embermq.adapters.redis.queue_writer import RedisQueueWriter
@@ -148,10 +149,11 @@ class RedisStateWriter(StateWriter):
             args = (row.offset, encode_retained(row))
             self._link.ask(key, session_writer.RETAIN, (key,), args, self._unanswered.count)
 
-    def put_anew(self, identity: str, end: int, generations: int) -> None:
+    def put_anew(self, identity: str, end: int, generations: int, cluster: str) -> None:
         """All that is known has been written anew: the next start may believe what is there. The log has this
-        identity; see `note_log`."""
+        identity and belongs to this cluster; see `note_log`."""
         self._link.command(SCHEMA_KEY, ("SET", SCHEMA_KEY, encode_schema(identity)), ignore)
+        self._link.command(LOG_KEY, ("HSET", LOG_KEY, CLUSTER, cluster), ignore)
         args = (end, generations, 0)
         self._link.ask(LOG_KEY, NOTE_LOG, (LOG_KEY,), args, self._unanswered.count)
         self._marks.end_anew()
