@@ -12,7 +12,7 @@ from tests.contracts.stores import Stores, open_descriptors, tick_writes, told
 from tests.support.waiting import wait_until
 
 from embermq.adapters.segments.tick_store import SegmentTickStore
-from embermq.adapters.sqlite import tick_tables
+from embermq.adapters.sqlite import application_tables, tick_tables
 from embermq.adapters.sqlite.connection import apply_broker_schema, open_writer
 from embermq.formats.log_record import decode_record, encode_record, iter_frames
 from embermq.formats.segment_reader import SegmentReader
@@ -22,6 +22,7 @@ from embermq.model.message import Message
 from embermq.model.session import SessionRow, SubscriptionRow, WillRow
 from embermq.model.session_writes import QueueMark, QueueRow, QueueState, RetainedWrite
 from embermq.model.tick_writes import ApplicationMark, TickWrites
+from embermq.model.unacknowledged import Unacknowledged, WhyUnacknowledged
 from embermq.ports.errors import StoreError, StoreFull, StoreUnavailable
 from embermq.ports.tick_store import Receipt
 
@@ -371,6 +372,32 @@ def test_application_marks_below_the_floor_are_forgotten(stores: Stores) -> None
         (4, QueueState.DONE),
         (5, QueueState.SENT),
     ]
+
+
+def test_what_was_not_acknowledged_is_kept_for_a_month_also_of_sessions_that_ended(
+    sqlite_stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def kept() -> list[tuple[int, int, int]]:
+        rows = sqlite_stores.writer.execute(
+            'SELECT generation, "offset", why FROM application_unacknowledged ORDER BY generation, "offset", why'
+        )
+        return [tuple(row) for row in rows]
+
+    two = [Unacknowledged(1, 4, WhyUnacknowledged.EXPIRED), Unacknowledged(1, 6, WhyUnacknowledged.PARKED)]
+    sqlite_stores.write(sessions=[session(1)], application_positions={1: position(5)}, unacknowledged=two)
+    sqlite_stores.write(unacknowledged=two[:1], ended_applications=[1, 2])
+    sqlite_stores.reopen()
+    sqlite_stores.write(ended_applications=[1])
+    ended = WhyUnacknowledged.ENDED
+    assert kept() == [
+        (1, 4, WhyUnacknowledged.EXPIRED),
+        (1, 5, ended),
+        (1, 6, WhyUnacknowledged.PARKED),
+        (2, 0, ended),
+    ]
+    monkeypatch.setattr(application_tables, "UNACKNOWLEDGED_KEPT_MS", -1_000)
+    sqlite_stores.write(unacknowledged=[Unacknowledged(3, 9, WhyUnacknowledged.REFUSED)])
+    assert kept() == []
 
 
 @pytest.mark.parametrize("stores", ["os"], indirect=True)

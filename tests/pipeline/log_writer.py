@@ -102,7 +102,7 @@ class LogWriter:
     def set_floor(self, generation: int, floor: int) -> None:
         """What the application with this session generation has settled."""
         self.connection.execute(
-            "INSERT OR REPLACE INTO application_position VALUES (?, 0, ?)", (generation, floor)
+            "INSERT OR REPLACE INTO application_position VALUES (?, 0, ?, 0)", (generation, floor)
         )
 
     def forget(self, generation: int) -> None:

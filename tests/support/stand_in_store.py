@@ -22,6 +22,7 @@ from embermq.model.queue_rows import StoredQueue
 from embermq.model.session import RetainedRow, SessionRow, SubscriptionRow, WillRow
 from embermq.model.session_writes import QUEUE_SEQ_STEP, QueueMark, QueueRow, QueueState, SessionWrites
 from embermq.model.tick_writes import ApplicationMark, TickWrites
+from embermq.model.unacknowledged import WhyUnacknowledged
 from embermq.ports.application_log import ApplicationFloor, ApplicationLog
 from embermq.ports.device_queue import DeviceQueue, DeviceQueueHistory, Rows, Sizes
 from embermq.ports.errors import StoreError
@@ -46,6 +47,7 @@ class StandInStore(TickStore):
         self.retained: dict[str, RetainedRow] = {}
         self.queue: dict[tuple[int, int], QueueRow] = {}
         self.marks: dict[tuple[int, int], ApplicationMark] = {}
+        self.unacknowledged: set[tuple[int, int, WhyUnacknowledged]] = set()
         self.positions: dict[int, ReaderPosition] = {}
         self.parked: dict[tuple[int, int], ParkedMessage] = {}
         self.batches: list[tuple[int, list[bytes], int]] = []
@@ -228,6 +230,7 @@ class StandInStore(TickStore):
         for generation, position in writes.application_positions.items():
             self.positions[generation] = position
             self._settle_below(generation, position.positions.committed_offset)
+        self.unacknowledged |= {(one.generation, one.offset, one.why) for one in writes.unacknowledged}
         for generation in writes.ended_applications:
             self.parked = {key: kept for key, kept in self.parked.items() if key[0] != generation}
             self._forget_reader(generation)

@@ -51,6 +51,10 @@ class DurablePath(DeliveryPath):
         if session.is_application:
             self.applications.pump(session)
 
+    def refused(self, session: Session, delivery: Delivery) -> None:
+        if delivery.application:
+            self.applications.refused(session, delivery)
+
     def released(self, session: Session, delivery: Delivery) -> None:
         if delivery.application:
             self.applications.released(session, delivery)

@@ -34,13 +34,17 @@ class ReaderPosition(Struct, frozen=True):
     the offsets belong; `packet_id` is the last that the session gave.
 
     `served` are ranges of positions in the message log, (first, end): all within them was sent without the client's
-    log, which has no such record for the client any more. Of these `early` are not settled, by position."""
+    log, which has no such record for the client any more. Of these `early` are not settled, by position.
+
+    `settled` counts what was sent and stands below the committed offset: with what was passed over it is all that the
+    session was owed there. Kept where offsets are positions in the message log."""
 
     log_id: str
     packet_id: int
     positions: StoredPositions
     served: tuple[tuple[int, int], ...] = ()
     early: Mapping[int, EarlyMark] = field(default_factory=dict)
+    settled: int = 0
 
 
 def encode_floors(floors: tuple[tuple[int, int], ...]) -> str:

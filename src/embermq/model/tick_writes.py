@@ -12,6 +12,7 @@ from embermq.model.parked_message import ParkedWrite
 from embermq.model.queue_rows import QueueWrites
 from embermq.model.session_writes import SessionWrites
 from embermq.model.shared_logs import SharedWrites
+from embermq.model.unacknowledged import Unacknowledged
 from embermq.model.writes import Writes
 
 
@@ -43,6 +44,8 @@ class TickWrites(Writes):
     """Generations whose log in a store of its own is another one now: what is known of the one before goes."""
     application_positions: dict[int, ReaderPosition] = field(default_factory=dict)
     """generation -> where the reader of its log stands; marks below are settled."""
+    unacknowledged: list[Unacknowledged] = field(default_factory=list)
+    """Of application logs, where their offsets are positions in the message log."""
     parked: list[ParkedWrite] = field(default_factory=list)
     """What becomes of messages that are kept aside for applications, in this order."""
     ended_applications: list[int] = field(default_factory=list)

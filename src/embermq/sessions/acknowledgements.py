@@ -41,6 +41,8 @@ class Acknowledging:
             return
         del session.window[packet.packet_id]
         delivery.settled = True
+        if packet.reason_code >= FIRST_ERROR:
+            self._durable.refused(session, delivery)
         if session.queue_filters or delivery.from_queue:
             self._settle_beside_queues(session, delivery, packet)
         else:
@@ -92,6 +94,8 @@ class Acknowledging:
     def _settle(self, session: Session, packet: Pubrec | Pubcomp) -> None:
         delivery = session.window.pop(packet.packet_id)
         delivery.settled = True
+        if packet.reason_code >= FIRST_ERROR:
+            self._durable.refused(session, delivery)
         if session.queue_filters or delivery.from_queue:
             self._settle_beside_queues(session, delivery, packet)
         else:

@@ -40,6 +40,10 @@ class DeliveryPath(ABC):
     def settled(self, session: Session, delivery: Delivery) -> None:
         """PUBACK or PUBCOMP came, or PUBREC with an error; the packet id is free again."""
 
+    def refused(self, session: Session, delivery: Delivery) -> None:
+        """The client has answered with an error; `settled` follows."""
+        return
+
     @abstractmethod
     def released(self, session: Session, delivery: Delivery) -> None:
         """PUBREC came: PUBREL may leave once that is durable."""

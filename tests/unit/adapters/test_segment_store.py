@@ -6,7 +6,7 @@ import os
 import random
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from enum import IntEnum
 from pathlib import Path
@@ -245,7 +245,7 @@ def drawn(hint: Any, chance: random.Random) -> Any:
     several = range(chance.randrange(4))
     if origin in (list, set):
         return origin(drawn(arguments[0], chance) for _ in several)
-    if origin is dict:
+    if origin in (dict, Mapping):
         return {drawn(arguments[0], chance): drawn(arguments[1], chance) for _ in several}
     if origin is tuple and arguments[-1] is ...:
         return tuple(drawn(arguments[0], chance) for _ in several)
@@ -277,7 +277,7 @@ def test_a_tick_is_read_from_the_log_as_it_was_written(seed: int) -> None:
 
 
 def state_of(stores: Stores) -> dict[str, list[str]]:
-    """Everything in broker.db but where the log was, and the times of receipts."""
+    """Everything in broker.db but where the log was, and the times of receipts and of what was not acknowledged."""
     stores.tables.write()
     tables = stores.writer.execute("SELECT name FROM sqlite_schema WHERE type = 'table'").fetchall()
     found = {}
@@ -285,6 +285,8 @@ def state_of(stores: Stores) -> dict[str, list[str]]:
         rows = stores.writer.execute(f"SELECT * FROM {table}").fetchall()
         if table == "receipt_batch":
             rows = [(number, body) for number, _, body in rows]
+        if table == "application_unacknowledged":
+            rows = [row[:3] for row in rows]
         found[table] = sorted(repr(row) for row in rows if not str(row[0]).startswith("log_"))
     return found
 

@@ -76,11 +76,25 @@ CREATE TABLE IF NOT EXISTS application_inflight (
 
 -- Where readers of application logs stand: everything below committed_offset is settled; packet_id is the last that was
 -- given. The pipeline reads this table to trim the logs, and drops the log of a generation that is no longer here.
+-- settled: how many of those below it were sent.
 CREATE TABLE IF NOT EXISTS application_position (
     generation       INTEGER PRIMARY KEY,
     packet_id        INTEGER NOT NULL,
-    committed_offset INTEGER NOT NULL
+    committed_offset INTEGER NOT NULL,
+    settled          INTEGER NOT NULL DEFAULT 0
 );
+
+-- What was settled without an acknowledgement, and why (model/unacknowledged.py); for reports, the broker does not read
+-- it. ENDED stands at the committed offset of a session that has ended: what it was owed from there on.
+CREATE TABLE IF NOT EXISTS application_unacknowledged (
+    generation INTEGER NOT NULL,
+    "offset"   INTEGER NOT NULL,
+    why        INTEGER NOT NULL,
+    written_ms INTEGER NOT NULL,
+    PRIMARY KEY (generation, "offset", why)
+) WITHOUT ROWID;
+
+CREATE INDEX IF NOT EXISTS application_unacknowledged_written ON application_unacknowledged (written_ms);
 
 -- Messages that an application did not acknowledge, however often they were sent (model/parked_message.py). stage: 0
 -- parked, 1 to be sent again, 2 under way; state as in application_inflight; identifiers: u32 each, the big end first.

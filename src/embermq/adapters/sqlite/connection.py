@@ -11,7 +11,7 @@ from embermq.ports.errors import StoreError, StoreFull, StoreUnavailable
 
 BUSY_TIMEOUT_MS = 5_000
 PAGE_BYTES = 4096
-SCHEMA = 15
+SCHEMA = 16
 """The version of broker.db."""
 Now = Callable[[], int]
 """The broker's time in milliseconds, from any thread."""

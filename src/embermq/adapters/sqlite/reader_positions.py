@@ -17,7 +17,7 @@ class SqliteReaderPositions(ReaderPositions):
     def load(self, generation: int, then: ReaderFound) -> None:
         try:
             row = self._connection.execute(
-                "SELECT packet_id, committed_offset FROM application_position WHERE generation = ?",
+                "SELECT packet_id, committed_offset, settled FROM application_position WHERE generation = ?",
                 (generation,),
             ).fetchone()
             marks = self._connection.execute(
@@ -31,8 +31,8 @@ class SqliteReaderPositions(ReaderPositions):
             then(StoredReader(_position(row), tuple(ApplicationMark(*mark) for mark in marks)))
 
 
-def _position(row: tuple[int, int] | None) -> ReaderPosition | None:
+def _position(row: tuple[int, int, int] | None) -> ReaderPosition | None:
     if row is None:
         return None
-    packet_id, committed = row
-    return ReaderPosition("", packet_id, StoredPositions(committed, committed))
+    packet_id, committed, settled = row
+    return ReaderPosition("", packet_id, StoredPositions(committed, committed), settled=settled)

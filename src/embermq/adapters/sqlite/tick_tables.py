@@ -52,7 +52,7 @@ class TickTables:
             apply_session_writes(self.connection, session, base)
         if writes.parked:
             apply_parked(self.connection, writes.parked)
-        apply_to_applications(self.connection, writes)
+        apply_to_applications(self.connection, writes, self.now_ms)
         if not writes.queues.is_empty():
             self.queues.apply(writes.queues, base)
         if self.queues.is_sweeping:

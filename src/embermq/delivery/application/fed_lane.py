@@ -49,7 +49,7 @@ class FedLane(LogLane):
     def unreadable(self, offset: int, problem: str) -> None:
         """A record of its log cannot be understood: it is passed over."""
 
-    def vanished(self) -> None:
+    def vanished(self, offset: int) -> None:
         """A record of its log is not there any more: it is passed over."""
 
     def receive(self, entries: list[FeedEntry]) -> int:
@@ -79,7 +79,7 @@ class FedLane(LogLane):
             if at >= self.resumed_to and (entry.problem or source is None):
                 self.unreadable(at, entry.problem or "it does not say where it comes from")
             elif at >= self.resumed_to:
-                self.vanished()
+                self.vanished(at)
             return None
         packed = self.wanted(entry)
         if packed is None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Protocol
 
 from embermq.delivery.application.fed_lane import FedLane
+from embermq.delivery.application.lane import LogLane
 from embermq.delivery.application.log_tail import LogTail, TailsEnd
 from embermq.delivery.application.positions import Positions, SourceOffsets
 from embermq.delivery.application.start_position import StartPosition
 from embermq.delivery.application.window import PackEntry
 from embermq.model.application_positions import ReaderPosition
 from embermq.model.session_writes import QueueState
+from embermq.model.unacknowledged import WhyUnacknowledged
 from embermq.ports.application_feed import ApplicationFeed, FeedEntry, FeedTaker
 from embermq.sessions.session import Delivery, Session
 
@@ -23,6 +25,9 @@ class ReaderOwner(Protocol):
 
     def came(self, reader: FedReader) -> None:
         """Something may wait in it now."""
+
+    def unacknowledged(self, lane: LogLane, offset: int, why: WhyUnacknowledged) -> None:
+        """See `Journal`."""
 
     def missed(self, reader: FedReader, count: int) -> None:
         """So many records were deleted before they were read; the feed has logged that."""
@@ -54,6 +59,7 @@ class FedReader(FedLane, FeedTaker):
         settled = (mark.offset for mark in marks if mark.state == QueueState.DONE)
         positions = SourceOffsets if owner.offsets_are_sources else Positions
         super().__init__(session, log, positions(stored, settled))
+        self.settled = standing.place.settled
         self.resumed_to = self.next_offset = max([self.floor, *(mark.offset + 1 for mark in marks)])
         if owner.offsets_are_sources:
             self.read_to = self.resumed_to
@@ -121,8 +127,9 @@ class FedReader(FedLane, FeedTaker):
     def unreadable(self, offset: int, problem: str) -> None:
         self._owner.unreadable(self, offset, problem)
 
-    def vanished(self) -> None:
+    def vanished(self, offset: int) -> None:
         self._owner.missed(self, 1)
+        self._owner.unacknowledged(self, offset, WhyUnacknowledged.UNREADABLE)
 
     def wanted(self, entry: FeedEntry) -> PackEntry | None:
         return None if entry.source in self.known else self.stamped(entry)
@@ -155,7 +162,7 @@ class FedReader(FedLane, FeedTaker):
         """What to store of it now."""
         stored = self.positions.stored()
         self.written_base = stored.base_offset
-        return ReaderPosition(self.place.log_id, self.session.last_packet_id, stored)
+        return ReaderPosition(self.place.log_id, self.session.last_packet_id, stored, settled=self.settled)
 
     def close(self) -> None:
         """Nothing comes any more."""

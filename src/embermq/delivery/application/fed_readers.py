@@ -39,6 +39,7 @@ from embermq.formats.log_record import LogRecord
 from embermq.model.position import offset_of, partition_of
 from embermq.model.session_writes import QueueState
 from embermq.model.tick_writes import ApplicationMark
+from embermq.model.unacknowledged import Unacknowledged, WhyUnacknowledged
 from embermq.mqtt.wire.reason_codes import ReasonCode
 from embermq.ports.application_feed import FeedEntry
 from embermq.ports.application_logs import FoundLog, Place
@@ -127,6 +128,17 @@ class FedReaders(ApplicationDelivery):
         if reader is lane:
             reader.positions.commit(lane.floor)
             self._write(reader)
+
+    def unacknowledged(self, lane: LogLane, offset: int, why: WhyUnacknowledged) -> None:
+        """Offsets of a log of its own would tell nobody which message that was."""
+        if self.offsets_are_sources:
+            one = Unacknowledged(lane.session.generation, offset, why)
+            self._state.tick.writes.unacknowledged.append(one)
+
+    def refused(self, session: Session, delivery: Delivery) -> None:
+        reader = self._readers.get(session)
+        if reader is not None and not delivery.seq:
+            self.unacknowledged(reader, delivery.offset, WhyUnacknowledged.REFUSED)
 
     def _write(self, reader: FedReader) -> None:
         self._state.tick.writes.application_positions[reader.session.generation] = reader.stored_place()
@@ -364,7 +376,9 @@ class FedReaders(ApplicationDelivery):
             return released_delivery(mark.offset, mark.packet_id)
         stamped = reader.stamped(entry) if entry is not None and mark.state == QueueState.SENT else None
         if stamped is None:
-            self.lost += mark.state == QueueState.SENT
+            if mark.state == QueueState.SENT:
+                self.lost += 1
+                self.unacknowledged(reader, mark.offset, WhyUnacknowledged.UNREADABLE)
             return settled_delivery(mark.offset, mark.packet_id)
         delivery = log_delivery(stamped, mark.packet_id)
         delivery.dup = True
@@ -451,6 +465,7 @@ class FedReaders(ApplicationDelivery):
         if self._place.own is None:
             self._state.damaged.note(problem)
             self.lost += 1
+            self.unacknowledged(reader, offset, WhyUnacknowledged.UNREADABLE)
             return
         self._state.counters.application_unreadable += 1
         LOG.error("%s, offset %d: skipped, it cannot be decoded: %s", reader.log, offset, problem)

@@ -47,6 +47,7 @@ class LogLane:
         "pending",
         "sending",
         "session",
+        "settled",
         "timer",
     )
 
@@ -55,6 +56,8 @@ class LogLane:
         self.name = name
         self.floor = floor
         self.next_offset = floor
+        self.settled = 0
+        """How many of those below the floor were sent."""
         self.pending: deque[Delivery] = deque()
         """Sent or skipped entries at and above the floor, in offset order."""
         self.sending = False

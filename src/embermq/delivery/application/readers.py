@@ -64,6 +64,10 @@ class ApplicationDelivery(ABC):
     def settled(self, session: Session, delivery: Delivery) -> None:
         """PUBACK or PUBCOMP came."""
 
+    def refused(self, session: Session, delivery: Delivery) -> None:
+        """The client has answered with an error; `settled` follows."""
+        return
+
     @abstractmethod
     def released(self, session: Session, delivery: Delivery) -> None:
         """PUBREC came."""

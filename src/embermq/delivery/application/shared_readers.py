@@ -27,6 +27,7 @@ from embermq.delivery.sending import BULK_BYTES_MAX, is_denied
 from embermq.model.application_positions import StoredPositions
 from embermq.model.session_writes import QueueState
 from embermq.model.shared_logs import SharedGroupRow, SharedMark
+from embermq.model.unacknowledged import WhyUnacknowledged
 from embermq.ports.application_feed import SharedFeeds
 from embermq.ports.application_logs import ApplicationLogs, Place
 from embermq.ports.errors import StoreError
@@ -376,6 +377,9 @@ class SharedReaders(SharedLogReaders):
             writes.marks.append(SharedMark(generation, lane.number, offset, session, 0, QueueState.DONE))
         lane.positions.commit(lane.floor)
         self._come_to(lane)
+
+    def unacknowledged(self, lane: LogLane, offset: int, why: WhyUnacknowledged) -> None:
+        """Nobody is told of it: the log is the group's."""
 
     def _come_to(self, lane: SharedLane) -> None:
         """It is told to the group when it is in store."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Protocol
+from typing import Literal, Protocol
 
 from msgspec import Struct
 
@@ -20,6 +20,7 @@ from embermq.delivery.application.parking import Parking
 from embermq.delivery.sending import is_denied, send_pubrel
 from embermq.model.message import Message
 from embermq.model.session_writes import QueueState
+from embermq.model.unacknowledged import WhyUnacknowledged
 from embermq.sessions.link import Link
 from embermq.sessions.packet_ids import next_packet_id
 from embermq.sessions.session import Delivery, Session
@@ -59,6 +60,9 @@ class Journal(Protocol):
 
     def floor(self, lane: LogLane) -> None:
         """Everything below `lane.floor` is settled."""
+
+    def unacknowledged(self, lane: LogLane, offset: int, why: WhyUnacknowledged) -> None:
+        """An entry is about to be settled without an acknowledgement."""
 
 
 class SlidingWindow(LaneOwner):
@@ -134,7 +138,9 @@ class SlidingWindow(LaneOwner):
         sure = 0
         for entry in entries:
             kept = lane.kept_id(entry.source)
-            if not kept and self._is_withheld(session, entry.message, now_ms):
+            why = 0 if kept else self._why_withheld(session, entry.message, now_ms)
+            if why:
+                self._journal.unacknowledged(lane, entry.offset, why)
                 lane.add(settled_delivery(entry.offset))
                 continue
             delivery = log_delivery(entry, kept or next_packet_id(session))
@@ -171,13 +177,17 @@ class SlidingWindow(LaneOwner):
             self._rest(session, DRAIN_AGAIN_MS)
         return room
 
-    def _is_withheld(self, session: Session, message: Message, now_ms: int) -> bool:
-        """Whether nobody wants it any more, or the client may not have it any more."""
+    def _why_withheld(
+        self, session: Session, message: Message, now_ms: int
+    ) -> Literal[0] | WhyUnacknowledged:
+        """Why nobody wants it any more, or the client may not have it any more; 0 when it is to be sent."""
         counters = self._state.counters
         if message.is_expired(now_ms):
             counters.dropped_expired += 1
-            return True
-        return session.permissions is not None and is_denied(session, message, counters)
+            return WhyUnacknowledged.EXPIRED
+        if session.permissions is not None and is_denied(session, message, counters):
+            return WhyUnacknowledged.DENIED
+        return 0
 
     def _marked(self, lane: LogLane, link: Link, count: int, rest: list[Delivery]) -> None:
         """The packet ids of so many are durable, of the rest that waits for that among them."""
@@ -194,6 +204,7 @@ class SlidingWindow(LaneOwner):
     # What becomes of them
 
     def dropped(self, lane: LogLane, delivery: Delivery) -> None:
+        self._journal.unacknowledged(lane, delivery.offset, WhyUnacknowledged.TOO_LARGE)
         self._settle(lane, delivery)
 
     def give_up(self, lane: LogLane, deliveries: list[Delivery], *, keep: bool) -> list[Delivery]:
@@ -205,6 +216,8 @@ class SlidingWindow(LaneOwner):
             elif not self._parking.park(session, delivery):
                 kept.append(delivery)
                 continue
+            why = WhyUnacknowledged.PARKED if keep else WhyUnacknowledged.SKIPPED
+            self._journal.unacknowledged(lane, delivery.offset, why)
             self._settle(lane, delivery)
         count = len(deliveries) - len(kept)
         if not keep:
@@ -233,7 +246,9 @@ class SlidingWindow(LaneOwner):
         pending = lane.pending
         floor = lane.floor
         while pending and pending[0].settled:
-            floor = pending.popleft().offset + 1
+            delivery = pending.popleft()
+            floor = delivery.offset + 1
+            lane.settled += delivery.packet_id > 0  # the others were passed over
         if floor != lane.floor:
             self._write_floor(lane, floor)
 
