@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 from tests.support.broker_process import BrokerProcess
@@ -30,6 +32,8 @@ def test_the_second_is_refused_and_serves_when_the_first_is_out_which_answers_no
         assert main(["cluster", "status", "--data-dir", str(first.data_dir)]) == 0
         assert f"cluster cars, {etcd.url}/cars" in (told := capsys.readouterr().out)
         assert "\none " in told
+        with urlopen(f"http://127.0.0.1:{first.http_port}/api/v1/cluster", timeout=WAIT_S) as answer:
+            assert [each["about"]["node"] for each in json.load(answer)["nodes"]] == ["one"]
         second.launch()
         assert second.wait(WAIT_S) == 1
         assert "is served by node 'one'" in second.output()

@@ -10,10 +10,12 @@ import httpx
 from starlette.applications import Starlette
 from tests.support.queue_desk import DeskBench
 
+from embermq.adapters.alone.membership import MembershipAlone
 from embermq.admin.access import Access, Everything
+from embermq.admin.cluster_desk import ClusterDesk
 from embermq.admin.http import mounted
 from embermq.admin.http_api import create_api
-from embermq.admin.operations import QUEUE_OPERATIONS, QUEUES
+from embermq.admin.operations import CLUSTER, HTTP_OPERATIONS, QUEUES
 
 Ask = Callable[..., Awaitable[httpx.Response]]
 HERE = "http://127.0.0.1:8080"
@@ -28,7 +30,8 @@ def served(
     """Do `work` with a client of the API."""
 
     async def run() -> None:
-        api = create_api({QUEUES: bench.desk}, access or Everything(), QUEUE_OPERATIONS)
+        desks = {QUEUES: bench.desk, CLUSTER: ClusterDesk(MembershipAlone("cars"))}
+        api = create_api(desks, access or Everything(), HTTP_OPERATIONS)
         app = Starlette(routes=[mounted(api)])
         transport = httpx.ASGITransport(app=app, client=(peer, 5), raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url=HERE) as client:

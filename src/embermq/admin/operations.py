@@ -503,4 +503,6 @@ OPERATIONS: tuple[AdminOperation, ...] = tuple(
     each for each in list(vars().values()) if isinstance(each, AdminOperation)
 )
 QUEUE_OPERATIONS = tuple(each for each in OPERATIONS if each.desk == QUEUES)
-"""Those that listeners offer to other machines; the control socket offers all."""
+"""Those that gRPC offers to other machines."""
+HTTP_OPERATIONS = (*QUEUE_OPERATIONS, GET_CLUSTER)
+"""Those that HTTP does; the control socket offers all."""

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from embermq.admin.access import CertificateName, no_certificate
+from embermq.admin.cluster_desk import ClusterDesk
 from embermq.admin.refusals import Refusals
 from embermq.admin.settings import HttpLimits
 from embermq.app.queue_admin import QueueAdmin
@@ -23,9 +24,12 @@ if TYPE_CHECKING:
 class HttpSide:
     """Its libraries are only loaded when there is a listener for it."""
 
-    def __init__(self, service: BrokerService, queues: QueueAdmin, refusals: Refusals) -> None:
+    def __init__(
+        self, service: BrokerService, queues: QueueAdmin, cluster: ClusterDesk, refusals: Refusals
+    ) -> None:
         self._service = service
         self._queues = queues
+        self._cluster = cluster
         self._refusals = refusals
         self._stops: list[Callable[[], Awaitable[None]]] = []
 
@@ -43,7 +47,8 @@ class HttpSide:
     async def _start(self, sockets: Sequence[socket.socket], certificate: CertificateName) -> HttpServer:
         from embermq.admin.http import HttpServer, create_app
 
-        app = create_app(self._service, self._queues.open_api(), has_queues=self._queues.desk is not None)
+        api = self._queues.open_api(self._cluster)
+        app = create_app(self._service, api, has_queues=self._queues.desk is not None)
         server = HttpServer(app, HttpLimits(), self._refusals, certificate)
         await server.start(sockets)
         self._stops.append(server.stop)

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from embermq.admin.cluster_desk import ClusterDesk
 from embermq.admin.durable import TickDriver
 from embermq.admin.errors import OperationRefused
 from embermq.admin.queue_desk import QueueDesk
@@ -59,12 +60,12 @@ class QueueAdmin:
             except (SettingsRefused, OperationRefused) as refusal:
                 LOG.error("queues.file: %s; the queue stays as it is", refusal)
 
-    def open_api(self) -> Api:
+    def open_api(self, cluster: ClusterDesk) -> Api:
         """For listeners that anybody may reach: by token."""
         from embermq.admin.http_api import create_api
-        from embermq.admin.operations import QUEUE_OPERATIONS, QUEUES
+        from embermq.admin.operations import CLUSTER, HTTP_OPERATIONS, QUEUES
 
-        return create_api({QUEUES: self.desk}, self._token_access(), QUEUE_OPERATIONS)
+        return create_api({QUEUES: self.desk, CLUSTER: cluster}, self._token_access(), HTTP_OPERATIONS)
 
     async def rpc_server(self, door: RpcDoor) -> RpcServer:
         """For gRPC, by token; its library is loaded away from the event loop. Only where queues are switched on."""

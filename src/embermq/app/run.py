@@ -214,6 +214,7 @@ class _Application:
         self, settings: Settings, data_dir: Path, open_stores: OpenStores, cluster: ClusterSide
     ) -> None:
         self._cluster = cluster
+        self._cluster_desk = ClusterDesk(cluster.membership)
         self._open_stores = open_stores
         self._settings = settings
         self._data_dir = data_dir
@@ -244,7 +245,7 @@ class _Application:
             sessions = SessionDesk(embedded.broker, ticks, lambda: service.retained, embedded.log_life)
             parked = ParkedDesk(embedded.broker, ticks, embedded.parking)
             desks: dict[str, object] = {QUEUES: parts.queues.desk, SESSIONS: sessions, PARKED: parked}
-            desks[CLUSTER] = ClusterDesk(self._cluster.membership)
+            desks[CLUSTER] = self._cluster_desk
             if (
                 self._settings.stores.log == SQLITE
             ):  # the store of servers has no place for how far a replay is
@@ -311,7 +312,7 @@ class _Application:
         service, queues = parts.service, parts.queues
         settings, bound = self._settings, service.bound
         surfaces = _Surfaces(
-            HttpSide(service, queues, service.refusals["http"]),
+            HttpSide(service, queues, self._cluster_desk, service.refusals["http"]),
             RpcSide(self._data_dir, GrpcLimits(), queues, service.refusals["grpc"]),
             ApiListeners(parts.embedded.broker.state),
         )

@@ -410,6 +410,7 @@ def test_tokens_have_scopes() -> None:
 
     async def work(ask: Ask) -> None:
         wanted = {("GET", "/queues"): 0, ("POST", "/queues/q/purge"): 1, ("PUT", "/queues/q"): 2}
+        wanted["GET", "/cluster"] = 0
         for (method, path), least in wanted.items():
             for rank, scope in enumerate(Scope):
                 answer = await ask(method, path, headers={"authorization": f"Bearer {secrets[scope]}"})
@@ -419,6 +420,7 @@ def test_tokens_have_scopes() -> None:
                     scope,
                     answer.text,
                 )
+        assert answer.json() == {"name": "cars", "place": "", "nodes": []}
         is_problem(await ask("GET", "/queues"), 401, "a token is needed")
         for wrong in (f"Bearer {over}", "Bearer nonsense", "Bearer ", "Basic x"):
             answer = await ask("GET", "/queues", headers={"authorization": wrong})
