@@ -310,8 +310,8 @@ def _range(words: ReplayWords, log_end: int) -> ReplayRange:
         raise OptionError(f"--filter: {error}") from None
     if words.topic_filter.startswith(SHARE_PREFIX):
         raise OptionError("--filter: a shared filter is for subscriptions; leave $share and the group out")
-    start, start_ms = (None, None) if words.start == EARLIEST else _place("--from", words.start)
-    end, end_ms = _place("--to", words.end) if words.end else (None, None)
+    start, start_ms = (None, None) if words.start == EARLIEST else place_in_log("--from", words.start)
+    end, end_ms = place_in_log("--to", words.end) if words.end else (None, None)
     if start is not None and start > log_end:
         raise OptionError(f"--from: {start} is behind the end of the log, which is {log_end}")
     if (start is not None and end is not None and start >= end) or (
@@ -328,7 +328,7 @@ def _range(words: ReplayWords, log_end: int) -> ReplayRange:
     )
 
 
-def _place(option: str, text: str) -> tuple[int | None, int | None]:
+def place_in_log(option: str, text: str) -> tuple[int | None, int | None]:
     """An offset, or a time in Unix milliseconds."""
     if text.isascii() and text.isdigit() and len(text) < 19:
         return int(text), None

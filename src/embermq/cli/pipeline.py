@@ -11,6 +11,7 @@ import typer
 
 from embermq.app.errors import UserError
 from embermq.app.settings import SQLITE
+from embermq.cli.audit import command as audit
 from embermq.cli.compact import command as compact
 from embermq.cli.fetch_jars import command as fetch_jars
 from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir, configuration
@@ -41,6 +42,7 @@ def pipeline() -> None:
 
 
 add_packaged(app, PIPELINE_COMMANDS)
+app.command("audit")(audit)
 app.command("fetch-jars")(fetch_jars)
 app.command("compact")(compact)
 app.command("redrive")(redrive)

@@ -67,3 +67,7 @@ class BrokerAway(PipelineError):
 
 class SourceOptionError(PipelineError, ValueError):
     """The user's fault: an option of the public source that cannot be. Names the option and its value."""
+
+
+class AuditError(PipelineError):
+    """The world's fault: what is to be audited cannot be read. Says what."""

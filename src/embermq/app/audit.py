@@ -1,0 +1,220 @@
+"""`embermq pipeline audit`: what is asked for, the folder of a report, and its signature.
+
+A report is a folder: a page, tables, and a statement of all of them with their hashes, which is signed. The key is the
+broker's own, made with its first report; whoever has its public half can check a report anywhere.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from contextlib import suppress
+from datetime import UTC, datetime
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+    load_pem_public_key,
+)
+from msgspec import Struct
+
+from embermq.app.config import Settings
+from embermq.app.errors import EmberError, OptionError, UserError
+from embermq.app.places_noted import noted_places
+from embermq.app.replay import EARLIEST, place_in_log
+from embermq.app.settings import SQLITE
+from embermq.pipeline.errors import PipelineError
+from embermq.pipeline.jobs.audit_values import AuditRange, AuditReport
+from embermq.pipeline.places import Places
+
+if TYPE_CHECKING:
+    from embermq.pipeline.jobs.audit import Progress
+
+KEY, PUBLIC_KEY = "audit.key", "audit.pub"
+"""In the data directory."""
+FOLDER = "audits"
+PAGE, REPORT, STATEMENT, SIGNATURE = "audit.html", "report.json", "statement.json", "statement.sig"
+_UNSIGNED = {STATEMENT, SIGNATURE}
+
+
+class AuditFailed(EmberError):
+    """The world's fault: the message says what. No report is left."""
+
+
+class AuditOrder(Struct, frozen=True, kw_only=True):
+    """What an operator asks for. `into`: the folder, which must not be there; "" for one in the data directory.
+    `tasks` of Spark at a time, 0 for one a core."""
+
+    start: str = EARLIEST
+    end: str = ""
+    into: str = ""
+    dry_run: bool = False
+    tasks: int = 0
+
+
+class AuditDone(Struct, frozen=True):
+    """`folder` is "" for a dry run."""
+
+    report: AuditReport
+    folder: str
+
+
+class Statement(Struct, frozen=True):
+    """What is signed: which files a report has, by name, with their SHA-256."""
+
+    made_at: str
+    log_id: int
+    start: int
+    end: int
+    differences: int
+    files: dict[str, str]
+
+
+class Verified(Struct, frozen=True):
+    """A report that is as it was made: its statement, and the key that has signed it."""
+
+    statement: Statement
+    key: str
+
+
+def run_audit_of(order: AuditOrder, settings: Settings, progress: Progress) -> AuditDone:
+    """Raises OptionError, UserError, AuditFailed."""
+    from embermq.pipeline.jobs.audit import run_audit
+    from embermq.pipeline.jobs.audit_page import audit_page
+
+    data_dir = Path(settings.data_dir).absolute()
+    _check_data(settings, data_dir)
+    wanted = _range(order)
+    made_at = datetime.now(UTC)
+    folder = Path(order.into) if order.into else data_dir / FOLDER / made_at.strftime("%Y%m%dT%H%M%S.%fZ")
+    if folder.exists():
+        raise UserError(f"{folder} is there already; a report gets a folder of its own")
+    unfinished = folder.with_name(folder.name + ".unfinished")
+    try:
+        if not order.dry_run:
+            unfinished.mkdir(mode=0o700, parents=True)
+        into = None if order.dry_run else unfinished / "tables"
+        found = run_audit(
+            settings.pipeline, Places(data_dir), wanted, into=into, tasks=order.tasks, progress=progress
+        )
+        if order.dry_run:
+            return AuditDone(found.report, "")
+        key = _own_key(data_dir)
+        at = made_at.isoformat(timespec="seconds")
+        _lift_tables(unfinished)
+        (unfinished / REPORT).write_bytes(msgspec.json.format(msgspec.json.encode(found.report), indent=1))
+        (unfinished / PAGE).write_text(audit_page(found, at, fingerprint(key.public_key())), encoding="utf-8")
+        report = found.report
+        files = {name: _hash(unfinished / name) for name in sorted(_names(unfinished))}
+        statement = Statement(at, report.log_id, report.start, report.end, report.differences_count, files)
+        _sign(unfinished, statement, key)
+        unfinished.rename(folder)
+        return AuditDone(report, str(folder))
+    except PipelineError as error:
+        raise AuditFailed(str(error)) from error
+    except OSError as error:
+        raise AuditFailed(f"the report cannot be written: {error}") from error
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def verify(folder: Path, key_file: Path) -> Verified:
+    """Raises UserError when it is not what the broker with that key has made."""
+    try:
+        key = load_pem_public_key(key_file.read_bytes())
+    except (OSError, ValueError) as error:
+        raise UserError(f"{key_file} is no public key: {error}") from None
+    if not isinstance(key, Ed25519PublicKey):
+        raise UserError(f"{key_file} is no key of a broker")
+    try:
+        signed, signature = (folder / STATEMENT).read_bytes(), (folder / SIGNATURE).read_bytes()
+        key.verify(bytes.fromhex(signature.decode("ascii").strip()), signed)
+        statement = msgspec.json.decode(signed, type=Statement)
+    except OSError as error:
+        raise UserError(f"{folder} has no report: {error}") from None
+    except (InvalidSignature, ValueError):
+        raise UserError(f"{folder}: its statement was not signed with the key {fingerprint(key)}") from None
+    there = _names(folder) - _UNSIGNED
+    for name in sorted(there ^ statement.files.keys()):
+        told = "was added" if name in there else "is missing"
+        raise UserError(f"{folder}: {name} {told}")
+    for name, expected in statement.files.items():
+        if _hash(folder / name) != expected:
+            raise UserError(f"{folder}: {name} is not what was signed")
+    return Verified(statement, fingerprint(key))
+
+
+def fingerprint(key: Ed25519PublicKey) -> str:
+    """Of a public key, for people to compare."""
+    return sha256(key.public_bytes(Encoding.Raw, PublicFormat.Raw)).hexdigest()[:32]
+
+
+def _check_data(settings: Settings, data_dir: Path) -> None:
+    if settings.stores.log != SQLITE or noted_places(data_dir).is_on_servers:
+        raise UserError(
+            "a log in Kafka is not audited yet: what its applications have settled is not in broker.db"
+        )
+    if not (data_dir / "broker.db").is_file():
+        raise UserError(f"{data_dir} is not the data directory of a broker; name it with --data-dir")
+
+
+def _range(order: AuditOrder) -> AuditRange:
+    start, start_ms = (None, None) if order.start == EARLIEST else place_in_log("--from", order.start)
+    end, end_ms = place_in_log("--to", order.end) if order.end else (None, None)
+    if (start is not None and end is not None and start >= end) or (
+        start_ms is not None and end_ms is not None and start_ms >= end_ms
+    ):
+        raise OptionError(f"--to: {order.end} is not behind --from, {order.start}")
+    return AuditRange(start=start, start_ms=start_ms, end=end, end_ms=end_ms)
+
+
+def _own_key(data_dir: Path) -> Ed25519PrivateKey:
+    """Made the first time. Raises UserError."""
+    path = data_dir / KEY
+    with suppress(FileExistsError):
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with open(descriptor, "wb") as file:
+            fresh = Ed25519PrivateKey.generate()
+            file.write(fresh.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+            file.flush()
+            os.fsync(file.fileno())
+    try:
+        key = load_pem_private_key(path.read_bytes(), None)
+    except (ValueError, TypeError) as error:
+        raise UserError(f"{path} is no key: {error}; without the file a new one is made") from None
+    if not isinstance(key, Ed25519PrivateKey):
+        raise UserError(f"{path} is no key of a broker")
+    public = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    (data_dir / PUBLIC_KEY).write_bytes(public)
+    return key
+
+
+def _lift_tables(folder: Path) -> None:
+    """Spark writes folders of parts; of a report each table is one file."""
+    for table in (folder / "tables").iterdir():
+        (part,) = table.glob("*.parquet")
+        part.rename(folder / f"{table.name}.parquet")
+    shutil.rmtree(folder / "tables")
+
+
+def _sign(folder: Path, statement: Statement, key: Ed25519PrivateKey) -> None:
+    encoded = msgspec.json.format(msgspec.json.encode(statement), indent=1)
+    (folder / STATEMENT).write_bytes(encoded)
+    (folder / SIGNATURE).write_text(key.sign(encoded).hex() + "\n", encoding="ascii")
+
+
+def _names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+def _hash(path: Path) -> str:
+    return sha256(path.read_bytes()).hexdigest()

@@ -1,0 +1,116 @@
+"""`embermq pipeline audit`: what was accepted against what became of it, as a signed report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+
+from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir, Tasks, configuration
+from embermq.cli.terminal import shown, table
+
+if TYPE_CHECKING:
+    from embermq.app.audit import AuditDone
+
+EXIT_DIFFERENCES = 3
+SHOWN = 20
+
+
+def command(
+    *,
+    start: Annotated[
+        str,
+        typer.Option("--from", metavar="OFFSET|TIME", help="Where it begins; times without zone are UTC."),
+    ] = "earliest",
+    end: Annotated[
+        str,
+        typer.Option(
+            "--to", metavar="OFFSET|TIME", help="The first one that is left out; else what is there."
+        ),
+    ] = "",
+    into: Annotated[
+        str, typer.Option("--into", metavar="FOLDER", help="Of the report; else one in the data directory.")
+    ] = "",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Compare, and write no report.")] = False,
+    verify: Annotated[
+        Path | None,
+        typer.Option("--verify", metavar="FOLDER", help="Check the signature of a report instead."),
+    ] = None,
+    key: Annotated[
+        Path | None,
+        typer.Option(
+            "--key",
+            metavar="FILE",
+            help="The public key to check with; else audit.pub in the data directory.",
+        ),
+    ] = None,
+    tasks: Tasks = 0,
+    data_dir: DataDir = None,
+    config: ConfigFile = None,
+    assignments: Assignments = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare what was accepted with what became of it. Nothing is changed; the broker may be running. The report is a
+    folder with a page, tables and a signature."""
+    from embermq.app import audit
+    from embermq.cli.message_bar import MessageBar
+
+    settings = configuration(config, assignments, data_dir).settings
+    if verify is not None:
+        _verify(verify, key or Path(settings.data_dir) / audit.PUBLIC_KEY, as_json=as_json)
+        return
+    order = audit.AuditOrder(start=start, end=end, into=into, dry_run=dry_run, tasks=tasks)
+    if as_json:
+        done = audit.run_audit_of(order, settings, _print_progress)
+        print(msgspec.json.encode({"report": done.report, "folder": done.folder}).decode())
+    else:
+        with MessageBar("steps") as bar:
+            done = audit.run_audit_of(order, settings, bar.show)
+        print("\n".join(_lines(done)))
+    raise typer.Exit(EXIT_DIFFERENCES if done.report.differences_count else 0)
+
+
+def _print_progress(done: int, total: int) -> None:
+    print(msgspec.json.encode({"done": done, "total": total}).decode(), flush=True)
+
+
+def _verify(folder: Path, key: Path, *, as_json: bool) -> None:
+    from embermq.app.audit import verify
+
+    found = verify(folder, key)
+    if as_json:
+        print(msgspec.json.encode(found).decode())
+        return
+    one = found.statement
+    print(f"{folder} is as it was made {one.made_at}, signed with the key {found.key}")
+    print(f"log {one.log_id}, positions 0:{one.start} up to 0:{one.end}, {one.differences:,} differences")
+
+
+def _lines(done: AuditDone) -> list[str]:
+    report = done.report
+    lines = [
+        f"range        0:{report.start} up to 0:{report.end}",
+        f"accepted     {report.records:,} messages of {report.payload_bytes:,} bytes",
+        f"deliveries   {sum(report.deliveries.values()):,} to {len(report.applications):,} applications",
+        *(f"  {count:>12,} {name}" for name, count in sorted(report.deliveries.items())),
+        f"settled by   0:{report.dispatcher_floor} for all other sessions",
+        f"differences  {report.differences_count:,}",
+    ]
+    unchecked = sum(not one.is_checked for one in report.applications)
+    if unchecked:
+        lines.append(f"not counted  {unchecked:,} applications: the range does not have their whole life")
+    if report.differences:
+        rows = [
+            (one.kind, shown(one.who), _position(one.offset), f"{one.messages:,}", shown(one.note))
+            for one in report.differences[:SHOWN]
+        ]
+        lines += ["", *table([("what", "where", "position", "messages", "note"), *rows], names=5)]
+    if done.folder:
+        lines += ["", f"report       {done.folder}"]
+    return lines
+
+
+def _position(offset: int | None) -> str:
+    return "" if offset is None else f"0:{offset}"

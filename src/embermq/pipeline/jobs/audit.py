@@ -1,0 +1,449 @@
+"""audit: what was accepted against what each session was owed, and what has become of it.
+
+Records are read once, from the log and from the lake for what the log has let go of, and kept without their payloads
+while the job runs. Nothing is changed, the broker may run or not.
+"""
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import functions as F
+
+from embermq.pipeline.batch import batch_session
+from embermq.pipeline.connector import lake_jars
+from embermq.pipeline.errors import AuditError
+from embermq.pipeline.jobs.audit_values import (
+    AcceptedByRoot,
+    ApplicationAccount,
+    AuditRange,
+    AuditReport,
+    Difference,
+    OutcomeByDay,
+    QueueAccount,
+    StoredAccount,
+)
+from embermq.pipeline.jobs.past_records import PastRecords, has_lake, log_bounds, log_id_of
+from embermq.pipeline.jobs.replay_values import ReplayRange
+from embermq.pipeline.places import Places
+from embermq.pipeline.schema import MISSING
+from embermq.pipeline.settings import PipelineSettings
+from embermq.pipeline.sinks.delta_table import DeltaTable
+from embermq.pipeline.sinks.lake import lake_place
+from embermq.pipeline.sources.log_file import LogBounds, connect_readonly
+from embermq.pipeline.sources.message_log import MessageLogSource
+from embermq.pipeline.sources.settlements import QUEUED, SESSIONS, STORED, Settlements, read_settlements
+from embermq.pipeline.transforms.audit import (
+    LOST,
+    REJECTED,
+    audited_records,
+    counted_sessions,
+    deliveries,
+    judged,
+)
+from embermq.pipeline.transforms.replay import accepted_within
+
+TRIES = 3
+"""The log may let go of records while they are read: then the lake has them."""
+DIFFERENCES_SHOWN = 1_000
+"""In the report itself; its Parquet file has all of them."""
+ROWS_SHOWN = 10_000
+STEPS = 5
+_UNACKNOWLEDGED_DAYS = 30
+Progress = Callable[[int, int], None]
+
+
+class AuditFound(Struct, frozen=True):
+    """What a page shows besides the report."""
+
+    report: AuditReport
+    traffic: tuple[AcceptedByRoot, ...]
+    outcomes: tuple[OutcomeByDay, ...]
+
+
+def run_audit(
+    settings: PipelineSettings,
+    places: Places,
+    wanted: AuditRange,
+    *,
+    into: Path | None,
+    tasks: int,
+    progress: Progress,
+) -> AuditFound:
+    """Write tables into the folder `into`; None: none. Raises AuditError, PipelineError."""
+    began = time.monotonic()
+    uses_lake = has_lake(settings, places)
+    if uses_lake:
+        lake_jars(settings)
+    with (
+        tempfile.TemporaryDirectory(prefix="embermq-") as work,
+        batch_session(settings, tasks, Path(work), lake=uses_lake) as spark,
+    ):
+        spark.dataSource.register(MessageLogSource)
+        try:
+            audit = _Audit(spark, settings, places, wanted, Path(work) / "audit", uses_lake=uses_lake)
+            found = audit.run(into, progress)
+        except PySparkException as error:
+            reason = next(iter(str(error).splitlines()), type(error).__name__)
+            raise AuditError(f"the messages cannot be read: {reason}") from error
+    seconds = round(time.monotonic() - began, 3)
+    return AuditFound(replace(found.report, seconds=seconds), found.traffic, found.outcomes)
+
+
+class _Audit:
+    """One run. What it keeps meanwhile is in `work`."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        settings: PipelineSettings,
+        places: Places,
+        wanted: AuditRange,
+        work: Path,
+        *,
+        uses_lake: bool,
+    ) -> None:
+        self._spark = spark
+        self._places = places
+        self._past = PastRecords(spark, settings, places)
+        self._lake = lake_place(settings, places) if uses_lake else ""
+        self._wanted = wanted
+        self._work = work
+        self._stored: dict[str, DataFrame] = {}
+        self._lake_first = self._first_in_lake()
+        self._at: Settlements
+
+    def run(self, into: Path | None, progress: Progress) -> AuditFound:
+        at = self._at = read_settlements(self._places, self._work)
+        names = (path.stem for path in self._work.glob("*.parquet"))
+        self._stored = {name: self._spark.read.parquet(str(self._work / f"{name}.parquet")) for name in names}
+        progress(1, STEPS)
+        end = at.log_end if self._wanted.end is None else min(self._wanted.end, at.log_end)
+        start = self._keep_records(end)
+        records = self._spark.read.parquet(str(self._work / "records"))
+        progress(2, STEPS)
+        owed = judged(deliveries(records), self._stored, at.dispatched)
+        owed.write.parquet(str(self._work / "owed"))
+        owed = self._spark.read.parquet(str(self._work / "owed"))
+        progress(3, STEPS)
+        totals = _totals(records)
+        accounts = self._accounts(owed, totals["bad"], start, end, totals["oldest"])
+        progress(4, STEPS)
+        found, compared = self._differences(records, owed, accounts, start, end)
+        outcomes = owed.groupBy("date", "root", "client", "outcome").agg(
+            F.count(F.lit(1)).alias("messages"), F.sum("payload_bytes").alias("payload_bytes")
+        )
+        traffic = (
+            records.where("error IS NULL")
+            .groupBy("date", "root")
+            .agg(F.count(F.lit(1)).alias("messages"), F.sum("payload_bytes").alias("payload_bytes"))
+        )
+        if into is not None:
+            self._write(into, {"deliveries": outcomes, "accepted": traffic, "differences": found})
+        by_outcome = {
+            row["outcome"]: row["n"] for row in owed.groupBy("outcome").agg(F.count("*").alias("n")).collect()
+        }
+        shown = found.orderBy("offset", "kind").limit(DIFFERENCES_SHOWN).collect()
+        report = AuditReport(
+            log_id=at.log_id,
+            start=start,
+            end=end,
+            log_first=at.log_first,
+            oldest=_date(totals["oldest"]),
+            newest=_date(totals["newest"]),
+            records=totals["records"],
+            payload_bytes=totals["payload_bytes"],
+            from_lake=totals["from_lake"],
+            lake_compared=compared,
+            dispatched=at.dispatched,
+            dispatcher_floor=at.dispatcher_floor,
+            deliveries=by_outcome,
+            applications=tuple(accounts),
+            stored=tuple(self._stored_accounts()),
+            queues=tuple(self._queue_accounts(records)),
+            differences_count=found.count(),
+            differences=tuple(Difference(**row.asDict()) for row in shown),
+        )
+        progress(STEPS, STEPS)
+        per_client = outcomes.groupBy("date", "client", "outcome").agg(F.sum("messages").alias("messages"))
+        return AuditFound(
+            report,
+            tuple(
+                AcceptedByRoot(**_named(row))
+                for row in traffic.orderBy("date", "root").limit(ROWS_SHOWN).collect()
+            ),
+            tuple(
+                OutcomeByDay(**_named(row)) for row in per_client.orderBy("date").limit(ROWS_SHOWN).collect()
+            ),
+        )
+
+    # The records
+
+    def _keep_records(self, end: int) -> int:
+        """Of the range, without payloads; returns where it begins. What the log lets go of meanwhile, the lake has."""
+        wanted, at = self._wanted, self._at
+        for last in (*[False] * (TRIES - 1), True):
+            bounds = log_bounds(self._places)
+            first = min(self._lake_first, bounds.first)
+            start = first if wanted.start is None else max(first, min(wanted.start, end))
+            kept = self._within(self._log(start, end, bounds))
+            if start < bounds.first:
+                asked = ReplayRange(topic_filter="#", log_end=end, start=start)
+                older = self._within(self._past.in_lake(asked, bounds))
+                kept = kept.unionByName(older, allowMissingColumns=True)
+            audited_records(kept, at.log_first).write.mode("overwrite").parquet(str(self._work / "records"))
+            if log_bounds(self._places).first == bounds.first or last:
+                break
+        return start
+
+    def _log(self, start: int, end: int, bounds: LogBounds) -> DataFrame:
+        asked = ReplayRange(topic_filter="#", log_end=end, start=start, start_ms=self._wanted.start_ms)
+        return self._past.in_log(asked, bounds)
+
+    def _within(self, records: DataFrame) -> DataFrame:
+        return records.where(accepted_within(_moment(self._wanted.start_ms), _moment(self._wanted.end_ms)))
+
+    # Accounts
+
+    def _accounts(
+        self, owed: DataFrame, bad: int, start: int, end: int, oldest_ms: int | None
+    ) -> list[ApplicationAccount]:
+        """Whether the range has the whole life of a session: it begins before the session, without a hole, and the
+        reasons for what was passed over are kept so long."""
+        found = []
+        kept_ms = time.time() * 1_000 - _UNACKNOWLEDGED_DAYS * 86_400_000
+        is_whole = not bad and self._wanted.start_ms is None and self._wanted.end_ms is None
+        for row in counted_sessions(owed, self._stored[SESSIONS]).orderBy("client").collect():
+            began_within = start == 0 or row["created_ms"] > (oldest_ms or 0)
+            found.append(
+                ApplicationAccount(
+                    client=row["client"],
+                    generation=row["generation"],
+                    floor=row["floor"],
+                    owed=row["owed"],
+                    passed=row["passed"],
+                    settled=row["settled"],
+                    deliveries=row["deliveries"],
+                    is_checked=is_whole
+                    and began_within
+                    and row["floor"] <= end
+                    and row["created_ms"] > kept_ms,
+                )
+            )
+        return found
+
+    def _stored_accounts(self) -> Iterator[StoredAccount]:
+        sessions = self._stored[SESSIONS].where("has_ended = 0").select("generation", "client")
+        counts = (
+            self._stored[STORED]
+            .join(F.broadcast(sessions), "generation")
+            .groupBy("client")
+            .agg(
+                F.count_if(F.col("state") == 0).alias("waits"),
+                F.count_if(F.col("state") > 0).alias("under_way"),
+            )
+        )
+        for row in counts.orderBy("client").limit(ROWS_SHOWN).collect():
+            yield StoredAccount(**row.asDict())
+
+    def _queue_accounts(self, records: DataFrame) -> Iterator[QueueAccount]:
+        accepted = (
+            records.where("queue IS NOT NULL").groupBy("queue").agg(F.count(F.lit(1)).alias("accepted"))
+        )
+        there = self._stored["queues"].join(accepted, "queue", "full")
+        columns = (
+            F.coalesce(F.col(name), F.lit(0)).alias(name) for name in ("accepted", "entries", "delayed")
+        )
+        for row in there.select("queue", *columns).orderBy("queue").limit(ROWS_SHOWN).collect():
+            yield QueueAccount(**row.asDict())
+
+    # Differences
+
+    def _differences(
+        self, records: DataFrame, owed: DataFrame, accounts: list[ApplicationAccount], start: int, end: int
+    ) -> tuple[DataFrame, int]:
+        """With how many records the lake was compared."""
+        sessions = self._stored[SESSIONS].where("has_ended = 0").select("generation", "client")
+        parts = [
+            owed.where(F.col("outcome").isin(LOST, REJECTED)).select(
+                *_told(
+                    "outcome", "client", "offset", topic=F.col("topic"), note="a delivery to this application"
+                )
+            ),
+            records.where("error IS NOT NULL").select(
+                *_told(
+                    F.when(F.col("error").startswith(MISSING), "missing").otherwise("unreadable"),
+                    F.lit(""),
+                    "offset",
+                    until=F.col("offset") + F.col("span"),
+                    messages=F.col("span"),
+                    note="the log does not have it as it was written",
+                )
+            ),
+            self._stored[STORED]
+            .where("NOT is_sound")
+            .join(F.broadcast(sessions), "generation", "left")
+            .select(
+                *_told(
+                    F.lit("damaged"), "client", "offset", note="a delivery that is stored for this session"
+                )
+            ),
+            self._without_body(records, start, end),
+        ]
+        parts += [frame for frame in (self._holes(records, start, end),) if frame is not None]
+        compared = 0
+        if self._lake:
+            good = records.where("error IS NULL AND NOT from_lake").select("offset", "topic")
+            due = good.where(F.col("offset").between(self._lake_first, self._lake_position() - 1))
+            compared = due.count()
+            parts.append(
+                due.join(self._of_lake().select("offset"), "offset", "anti").select(
+                    *_told(F.lit("not in the lake"), F.lit(""), "offset", topic=F.col("topic"))
+                )
+            )
+        together = parts[0]
+        for part in parts[1:]:
+            together = together.unionByName(part)
+        uncounted = [
+            _uncounted(one) for one in accounts if one.is_checked and one.owed != one.passed + one.settled
+        ]
+        if uncounted:
+            rows = [
+                (one.kind, one.who, one.offset, one.until, one.topic, one.messages, one.note)
+                for one in uncounted
+            ]
+            together = together.unionByName(self._spark.createDataFrame(rows, together.schema))
+        return together, compared
+
+    def _without_body(self, records: DataFrame, start: int, end: int) -> DataFrame:
+        """What is in a queue, and its record is not there any more."""
+        queued = self._stored[QUEUED].where((F.col("has_body") == 0) & (F.col("offset") < end))
+        inside = queued.where(
+            F.col("offset") >= max(start, self._at.log_first, log_bounds(self._places).first)
+        )
+        there = records.where("error IS NULL").select("offset")
+        if self._wanted.start_ms is not None or self._wanted.end_ms is not None:
+            inside = inside.where(F.lit(False))  # which of them are inside is known by their records alone
+        gone = queued.where(F.col("offset") < self._at.log_first).unionByName(
+            inside.join(there, "offset", "anti")
+        )
+        return gone.select(
+            *_told(F.lit("queued without its message"), "queue", "offset", note="a message of this queue")
+        )
+
+    def _holes(self, records: DataFrame, start: int, end: int) -> DataFrame | None:
+        """Offsets below the log that the lake should have and has not."""
+        end = min(end, self._at.log_first)
+        if (
+            not self._lake
+            or start >= end
+            or self._wanted.start_ms is not None
+            or self._wanted.end_ms is not None
+        ):
+            return None
+        kept = records.where(F.col("from_lake")).select("offset")
+        edges = kept.unionByName(self._spark.range(end, end + 1).select(F.col("id").alias("offset")))
+        before = F.lag("offset", 1, start - 1).over(Window.orderBy("offset"))
+        holes = edges.select("offset", before.alias("before")).where("offset > before + 1")
+        return holes.select(
+            *_told(
+                F.lit("missing"),
+                F.lit(""),
+                F.col("before") + 1,
+                until=F.col("offset"),
+                messages=F.col("offset") - F.col("before") - 1,
+                note="neither the log nor the lake has it",
+            )
+        )
+
+    def _first_in_lake(self) -> int:
+        """Where it begins to have this log: retention may have taken what was before."""
+        if not self._lake or not DeltaTable(self._spark, self._lake).exists():
+            self._lake = ""
+            return 2**62
+        row = self._of_lake().agg(F.min("offset")).first()
+        return 2**62 if row is None or row[0] is None else int(row[0])
+
+    def _of_lake(self) -> DataFrame:
+        log_id = log_id_of(self._places)
+        return self._spark.read.format("delta").load(self._lake).where(F.col("log_id") == log_id)
+
+    def _lake_position(self) -> int:
+        """Everything before it is in the lake, says its ledger."""
+        connection = connect_readonly(self._places.lake_ledger)
+        if connection is None:
+            return 0
+        try:
+            row = connection.execute("SELECT next_offset FROM progress WHERE reader = 'lake'").fetchone()
+        finally:
+            connection.close()
+        return int(row[0]) if row else 0
+
+    @staticmethod
+    def _write(into: Path, tables: dict[str, DataFrame]) -> None:
+        for name, table in tables.items():
+            table.coalesce(1).write.mode("overwrite").option("compression", "zstd").parquet(str(into / name))
+
+
+def _totals(records: DataFrame) -> dict[str, Any]:
+    row = records.agg(
+        F.count_if(F.col("error").isNull()).alias("records"),
+        F.coalesce(F.sum("payload_bytes"), F.lit(0)).alias("payload_bytes"),
+        F.count_if(F.col("from_lake")).alias("from_lake"),
+        F.coalesce(F.sum(F.when(F.col("error").isNotNull(), F.col("span"))), F.lit(0)).alias("bad"),
+        F.min(F.unix_millis("accepted_at")).alias("oldest"),
+        F.max(F.unix_millis("accepted_at")).alias("newest"),
+    ).first()
+    assert row is not None
+    found: dict[str, Any] = row.asDict()
+    return found
+
+
+def _uncounted(one: ApplicationAccount) -> Difference:
+    missing = one.owed - one.passed - one.settled
+    if missing > 0:
+        note = f"of {one.owed:,} below offset {one.floor:,} so many were neither sent nor passed over"
+    else:
+        note = f"so many more than the {one.owed:,} that are known were sent below offset {one.floor:,}"
+    return Difference(
+        kind="not accounted for", who=one.client, until=one.floor, messages=abs(missing), note=note
+    )
+
+
+def _told(kind: Any, who: Any, offset: Any, **other: Any) -> list[Any]:
+    """The columns of `Difference`."""
+
+    def column(given: Any) -> Any:
+        return F.col(given) if isinstance(given, str) else given
+
+    until, topic, messages = (other.get(name, F.lit(None)) for name in ("until", "topic", "messages"))
+    return [
+        column(kind).cast("string").alias("kind"),
+        F.coalesce(column(who).cast("string"), F.lit("")).alias("who"),
+        column(offset).cast("long").alias("offset"),
+        until.cast("long").alias("until"),
+        topic.cast("string").alias("topic"),
+        F.coalesce(messages.cast("long"), F.lit(1).cast("long")).alias("messages"),
+        F.lit(other.get("note", "")).alias("note"),
+    ]
+
+
+def _named(row: Any) -> dict[str, Any]:
+    found: dict[str, Any] = row.asDict()
+    return found | {"date": str(found["date"])}
+
+
+def _date(time_ms: int | None) -> str | None:
+    moment = _moment(time_ms)
+    return None if moment is None else moment.isoformat(timespec="milliseconds")
+
+
+def _moment(time_ms: int | None) -> datetime | None:
+    return None if time_ms is None else datetime.fromtimestamp(time_ms / 1_000, UTC)
