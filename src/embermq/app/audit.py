@@ -29,8 +29,8 @@ from msgspec import Struct
 
 from embermq.app.config import Settings
 from embermq.app.errors import EmberError, OptionError, UserError
+from embermq.app.log_place import EARLIEST, place_in_log
 from embermq.app.places_noted import noted_places
-from embermq.app.replay import EARLIEST, place_in_log
 from embermq.app.settings import SQLITE
 from embermq.pipeline.errors import PipelineError
 from embermq.pipeline.jobs.audit_values import AuditRange, AuditReport

@@ -25,6 +25,7 @@ from embermq.admin.operations import GET_QUEUE_STATS, GET_SESSION, REPLAY_MESSAG
 from embermq.app.config import Settings
 from embermq.app.control import ControlClient, NoAnswer
 from embermq.app.errors import EmberError, OptionError, UserError
+from embermq.app.log_place import EARLIEST, place_in_log
 from embermq.app.places_noted import noted_places
 from embermq.app.settings import SQLITE
 from embermq.mqtt.topics.errors import TopicError
@@ -45,7 +46,6 @@ FOLDER = "replays"
 PATIENCE_S = 60.0
 """How long a broker is waited for that goes away meanwhile: a start with a million messages takes a few seconds."""
 REFUSED_SHOWN = 100
-EARLIEST = "earliest"
 _JOB, _REFUSED, _CHOSEN, _LOCK = "replay.json", "refused.jsonl", "chosen", "lock"
 
 
@@ -326,22 +326,6 @@ def _range(words: ReplayWords, log_end: int) -> ReplayRange:
         end_offset=end,
         end_ms=end_ms,
     )
-
-
-def place_in_log(option: str, text: str) -> tuple[int | None, int | None]:
-    """An offset, or a time in Unix milliseconds."""
-    if text.isascii() and text.isdigit() and len(text) < 19:
-        return int(text), None
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        earliest = f", nor {EARLIEST}" if option == "--from" else ""
-        raise OptionError(
-            f"{option}: {text!r} is neither an offset of the log nor a time as 2026-01-31T12:00{earliest}"
-        ) from None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return None, round(moment.timestamp() * 1_000)
 
 
 def _log_end(places: Places) -> int:

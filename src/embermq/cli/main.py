@@ -33,6 +33,7 @@ COMMANDS: dict[str, str] = {
     "cluster": "embermq.cli.cluster",
     "pipeline": "embermq.cli.pipeline",
     "service": "embermq.cli.service",
+    "trace": "embermq.cli.trace",
     "version": "embermq.cli.version",
 }
 """The commands of this package, by module; `cli/packaged.py` has those of others."""

@@ -27,6 +27,17 @@ class WhyUnacknowledged(IntEnum):
 
 FIRST_SENT = WhyUnacknowledged.TOO_LARGE
 
+OUTCOMES: dict[WhyUnacknowledged, str] = {
+    WhyUnacknowledged.EXPIRED: "expired",
+    WhyUnacknowledged.DENIED: "denied",
+    WhyUnacknowledged.UNREADABLE: "lost",
+    WhyUnacknowledged.TOO_LARGE: "too large",
+    WhyUnacknowledged.SKIPPED: "skipped",
+    WhyUnacknowledged.PARKED: "parked",
+    WhyUnacknowledged.REFUSED: "refused",
+}
+"""What became of it, in a word."""
+
 
 class Unacknowledged(Struct, frozen=True, gc=False):
     """The entry of an application log at `offset` needs no acknowledgement any more, without having had one."""

@@ -6,7 +6,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from embermq.model.session_writes import QueueState
-from embermq.model.unacknowledged import FIRST_SENT, WhyUnacknowledged
+from embermq.model.unacknowledged import FIRST_SENT, OUTCOMES
 
 ACKNOWLEDGED, UNDER_WAY, WAITS, ENDED, REJECTED, LOST = (
     "acknowledged",
@@ -16,28 +16,6 @@ ACKNOWLEDGED, UNDER_WAY, WAITS, ENDED, REJECTED, LOST = (
     "rejected",
     "lost",
 )
-REASONS = {
-    WhyUnacknowledged.EXPIRED: "expired",
-    WhyUnacknowledged.DENIED: "denied",
-    WhyUnacknowledged.UNREADABLE: LOST,
-    WhyUnacknowledged.TOO_LARGE: "too large",
-    WhyUnacknowledged.SKIPPED: "skipped",
-    WhyUnacknowledged.PARKED: "parked",
-    WhyUnacknowledged.REFUSED: "refused",
-}
-OUTCOMES = (
-    ACKNOWLEDGED,
-    "refused",
-    "expired",
-    "denied",
-    "too large",
-    "skipped",
-    "parked",
-    ENDED,
-    UNDER_WAY,
-    WAITS,
-)
-"""What is in order; the others are differences."""
 _AT = ["generation", "offset"]
 QUEUE_TOPIC = "$queue/"
 
@@ -114,7 +92,8 @@ def judged(owed: DataFrame, stored: Mapping[str, DataFrame], dispatched: int) ->
 
 def _reason() -> Column:
     return F.element_at(
-        F.create_map(*(F.lit(one) for why, name in REASONS.items() for one in (int(why), name))), F.col("why")
+        F.create_map(*(F.lit(one) for why, name in OUTCOMES.items() for one in (int(why), name))),
+        F.col("why"),
     )
 
 

@@ -1,0 +1,90 @@
+"""`embermq trace`: one message's life."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir, configuration
+from embermq.cli.terminal import print_json, shown, table
+
+if TYPE_CHECKING:
+    from embermq.app.trace import TracedDelivery, TracedMessage
+
+
+def command(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic of the message, or $queue/NAME.")],
+    *,
+    position: Annotated[
+        str, typer.Option("--position", metavar="OFFSET", help="Where it is in the log: 1200 or 0:1200.")
+    ] = "",
+    time: Annotated[
+        str,
+        typer.Option(
+            "--time", metavar="TIME", help="The first one accepted then or later; UTC without a zone."
+        ),
+    ] = "",
+    message: Annotated[
+        str,
+        typer.Option("--message", metavar="ID", help="The message-id that consumers of a durable queue see."),
+    ] = "",
+    data_dir: DataDir = None,
+    config: ConfigFile = None,
+    assignments: Assignments = None,
+    as_json: AsJson = False,
+) -> None:
+    """Tell the life of one message. Who published it, where it is stored, to whom it went, what became of it. Reads
+    files; the broker need not run."""
+    from embermq.app.trace import Wanted, trace
+
+    settings = configuration(config, assignments, data_dir).settings
+    found = trace(Wanted(topic=topic, position=position, time=time, message=message), settings)
+    if as_json:
+        print_json(found)
+    else:
+        print("\n".join(_lines(found)))
+
+
+def _lines(found: TracedMessage) -> list[str]:
+    retain = ", with retain" if found.retain else ""
+    lines = [
+        f"position     {found.position}",
+        f"topic        {shown(found.topic)}",
+        f"published    by {shown(found.publisher) or 'the broker'}, QoS {found.qos}{retain}",
+        f"payload      {found.payload_bytes:,} bytes",
+        f"accepted     {_time(found.accepted_ms)}",
+    ]
+    if found.expires_ms:
+        lines.append(f"expires      {_time(found.expires_ms)}")
+    if found.replayed_from:
+        lines.append(f"replayed     from {shown(found.replayed_from)}, says its publisher")
+    if found.is_retained_now:
+        lines.append("retained     it is what new subscribers of the topic get")
+    passed = [name for name, is_past in sorted(found.sinks.items()) if is_past]
+    lines.append(
+        f"stored       in {found.found_in}; passed by {', '.join(passed) or 'no query of the pipeline'}"
+    )
+    for heading, deliveries in (
+        ("application", found.applications),
+        ("session", found.sessions),
+        ("queue", found.queues),
+    ):
+        if deliveries:
+            rows = [(shown(one.to), shown(one.by), _outcome(one)) for one in deliveries]
+            lines += ["", *table([(heading, "by", "outcome"), *rows], names=3)]
+    more = found.sessions_count - len(found.sessions)
+    if more:
+        lines.append(f"and {more:,} sessions more")
+    if not (found.applications or found.sessions or found.queues):
+        lines += ["", "no application was to get it, and no session that is there now"]
+    return lines
+
+
+def _outcome(one: TracedDelivery) -> str:
+    return one.outcome if one.at_ms is None else f"{one.outcome}, {_time(one.at_ms)}"
+
+
+def _time(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1_000, UTC).isoformat(timespec="milliseconds")
