@@ -7,9 +7,7 @@ broker's own, made with its first report; whoever has its public half can check 
 from __future__ import annotations
 
 import os
-import shutil
 from contextlib import suppress
-from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,12 +26,19 @@ from cryptography.hazmat.primitives.serialization import (
 from msgspec import Struct
 
 from embermq.app.config import Settings
-from embermq.app.errors import EmberError, OptionError, UserError
-from embermq.app.log_place import EARLIEST, place_in_log
-from embermq.app.places_noted import noted_places
-from embermq.app.settings import SQLITE
+from embermq.app.errors import EmberError, UserError
+from embermq.app.log_place import EARLIEST
+from embermq.app.report_folder import (
+    TABLES,
+    embedded_data,
+    lift_tables,
+    now,
+    past_range,
+    report_folder,
+    unfinished,
+)
 from embermq.pipeline.errors import PipelineError
-from embermq.pipeline.jobs.audit_values import AuditRange, AuditReport
+from embermq.pipeline.jobs.audit_values import AuditReport
 from embermq.pipeline.places import Places
 
 if TYPE_CHECKING:
@@ -91,40 +96,37 @@ def run_audit_of(order: AuditOrder, settings: Settings, progress: Progress) -> A
     from embermq.pipeline.jobs.audit import run_audit
     from embermq.pipeline.jobs.audit_page import audit_page
 
-    data_dir = Path(settings.data_dir).absolute()
-    _check_data(settings, data_dir)
-    wanted = _range(order)
-    made_at = datetime.now(UTC)
-    folder = Path(order.into) if order.into else data_dir / FOLDER / made_at.strftime("%Y%m%dT%H%M%S.%fZ")
-    if folder.exists():
-        raise UserError(f"{folder} is there already; a report gets a folder of its own")
-    unfinished = folder.with_name(folder.name + ".unfinished")
+    data_dir = embedded_data(
+        settings, "a log in Kafka is not audited yet: what its applications have settled is not in broker.db"
+    )
+    wanted, made_at, places = past_range(order.start, order.end), now(), Places(data_dir)
+    folder = report_folder(order.into, data_dir / FOLDER, made_at)
     try:
-        if not order.dry_run:
-            unfinished.mkdir(mode=0o700, parents=True)
-        into = None if order.dry_run else unfinished / "tables"
-        found = run_audit(
-            settings.pipeline, Places(data_dir), wanted, into=into, tasks=order.tasks, progress=progress
-        )
         if order.dry_run:
+            found = run_audit(
+                settings.pipeline, places, wanted, into=None, tasks=order.tasks, progress=progress
+            )
             return AuditDone(found.report, "")
-        key = _own_key(data_dir)
-        at = made_at.isoformat(timespec="seconds")
-        _lift_tables(unfinished)
-        (unfinished / REPORT).write_bytes(msgspec.json.format(msgspec.json.encode(found.report), indent=1))
-        (unfinished / PAGE).write_text(audit_page(found, at, fingerprint(key.public_key())), encoding="utf-8")
-        report = found.report
-        files = {name: _hash(unfinished / name) for name in sorted(_names(unfinished))}
-        statement = Statement(at, report.log_id, report.start, report.end, report.differences_count, files)
-        _sign(unfinished, statement, key)
-        unfinished.rename(folder)
+        with unfinished(folder) as work:
+            found = run_audit(
+                settings.pipeline, places, wanted, into=work / TABLES, tasks=order.tasks, progress=progress
+            )
+            key = _own_key(data_dir)
+            at, report = made_at.isoformat(timespec="seconds"), found.report
+            lift_tables(work)
+            (work / REPORT).write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=1))
+            (work / PAGE).write_text(audit_page(found, at, fingerprint(key.public_key())), encoding="utf-8")
+            files = {name: _hash(work / name) for name in sorted(_names(work))}
+            _sign(
+                work,
+                Statement(at, report.log_id, report.start, report.end, report.differences_count, files),
+                key,
+            )
         return AuditDone(report, str(folder))
     except PipelineError as error:
         raise AuditFailed(str(error)) from error
     except OSError as error:
         raise AuditFailed(f"the report cannot be written: {error}") from error
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def verify(folder: Path, key_file: Path) -> Verified:
@@ -158,25 +160,6 @@ def fingerprint(key: Ed25519PublicKey) -> str:
     return sha256(key.public_bytes(Encoding.Raw, PublicFormat.Raw)).hexdigest()[:32]
 
 
-def _check_data(settings: Settings, data_dir: Path) -> None:
-    if settings.stores.log != SQLITE or noted_places(data_dir).is_on_servers:
-        raise UserError(
-            "a log in Kafka is not audited yet: what its applications have settled is not in broker.db"
-        )
-    if not (data_dir / "broker.db").is_file():
-        raise UserError(f"{data_dir} is not the data directory of a broker; name it with --data-dir")
-
-
-def _range(order: AuditOrder) -> AuditRange:
-    start, start_ms = (None, None) if order.start == EARLIEST else place_in_log("--from", order.start)
-    end, end_ms = place_in_log("--to", order.end) if order.end else (None, None)
-    if (start is not None and end is not None and start >= end) or (
-        start_ms is not None and end_ms is not None and start_ms >= end_ms
-    ):
-        raise OptionError(f"--to: {order.end} is not behind --from, {order.start}")
-    return AuditRange(start=start, start_ms=start_ms, end=end, end_ms=end_ms)
-
-
 def _own_key(data_dir: Path) -> Ed25519PrivateKey:
     """Made the first time. Raises UserError."""
     path = data_dir / KEY
@@ -196,14 +179,6 @@ def _own_key(data_dir: Path) -> Ed25519PrivateKey:
     public = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
     (data_dir / PUBLIC_KEY).write_bytes(public)
     return key
-
-
-def _lift_tables(folder: Path) -> None:
-    """Spark writes folders of parts; of a report each table is one file."""
-    for table in (folder / "tables").iterdir():
-        (part,) = table.glob("*.parquet")
-        part.rename(folder / f"{table.name}.parquet")
-    shutil.rmtree(folder / "tables")
 
 
 def _sign(folder: Path, statement: Statement, key: Ed25519PrivateKey) -> None:

@@ -19,6 +19,7 @@ from embermq.cli.packaged import PIPELINE_COMMANDS, add_packaged
 from embermq.cli.redrive import command as redrive
 from embermq.cli.rejected import app as rejected
 from embermq.cli.replay import command as replay
+from embermq.cli.report import command as report
 from embermq.cli.submit import command as submit
 from embermq.cli.terminal import print_json, table
 
@@ -47,6 +48,7 @@ app.command("fetch-jars")(fetch_jars)
 app.command("compact")(compact)
 app.command("redrive")(redrive)
 app.command("replay")(replay)
+app.command("report")(report)
 app.command("submit")(submit)
 app.add_typer(rejected, name="rejected")
 

@@ -3,13 +3,15 @@
 Nothing that a client chose is anything but text in it.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
 WIDTH, HEIGHT = 920, 240
 LEFT, BOTTOM = 90, 24
 COLUMN_MAX = 110
-LABELS_MAX = 12
+PARTS_MAX = 9
+LABELS_MAX = 8
 """Below the axis."""
 COLOURS = (
     "#2f6f8f",
@@ -125,11 +127,26 @@ def _shown(cell: Cell) -> str:
 
 
 def _short(name: str) -> str:
-    return name if len(name) <= 14 else name[:13] + "…"
+    return name if len(name) <= 16 else name[:15] + "…"
 
 
 def _rounded(value: float) -> str:
     return f"{value:,.0f}" if value >= 10 else f"{value:.3g}"
+
+
+def grouped(columns: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
+    """For a chart: the largest parts by name, the others together."""
+    totals: dict[str, float] = defaultdict(float)
+    for column in columns.values():
+        for part, count in column.items():
+            totals[part] += count
+    named = set(sorted(totals, key=lambda part: -totals[part])[:PARTS_MAX])
+    found: dict[str, dict[str, float]] = {}
+    for name, column in columns.items():
+        shown = {part: count for part, count in column.items() if part in named}
+        others = sum(count for part, count in column.items() if part not in named)
+        found[name] = shown | ({"others": others} if others else {})
+    return found
 
 
 class _Scale:

@@ -7,7 +7,6 @@ while the job runs. Nothing is changed, the broker may run or not.
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -23,35 +22,29 @@ from embermq.pipeline.errors import AuditError
 from embermq.pipeline.jobs.audit_values import (
     AcceptedByRoot,
     ApplicationAccount,
-    AuditRange,
     AuditReport,
     Difference,
     OutcomeByDay,
     QueueAccount,
     StoredAccount,
 )
-from embermq.pipeline.jobs.past_records import PastRecords, has_lake, log_bounds, log_id_of
-from embermq.pipeline.jobs.replay_values import ReplayRange
+from embermq.pipeline.jobs.kept_records import NOWHERE, KeptRecords, iso_date
+from embermq.pipeline.jobs.past_range import PastRange
+from embermq.pipeline.jobs.past_records import has_lake, log_bounds
 from embermq.pipeline.places import Places
 from embermq.pipeline.schema import MISSING
 from embermq.pipeline.settings import PipelineSettings
-from embermq.pipeline.sinks.delta_table import DeltaTable
-from embermq.pipeline.sinks.lake import lake_place
-from embermq.pipeline.sources.log_file import LogBounds, connect_readonly
+from embermq.pipeline.sources.log_file import connect_readonly
 from embermq.pipeline.sources.message_log import MessageLogSource
 from embermq.pipeline.sources.settlements import QUEUED, SESSIONS, STORED, Settlements, read_settlements
 from embermq.pipeline.transforms.audit import (
     LOST,
     REJECTED,
-    audited_records,
     counted_sessions,
     deliveries,
     judged,
 )
-from embermq.pipeline.transforms.replay import accepted_within
 
-TRIES = 3
-"""The log may let go of records while they are read: then the lake has them."""
 DIFFERENCES_SHOWN = 1_000
 """In the report itself; its Parquet file has all of them."""
 ROWS_SHOWN = 10_000
@@ -71,7 +64,7 @@ class AuditFound(Struct, frozen=True):
 def run_audit(
     settings: PipelineSettings,
     places: Places,
-    wanted: AuditRange,
+    wanted: PastRange,
     *,
     into: Path | None,
     tasks: int,
@@ -88,8 +81,9 @@ def run_audit(
     ):
         spark.dataSource.register(MessageLogSource)
         try:
-            audit = _Audit(spark, settings, places, wanted, Path(work) / "audit", uses_lake=uses_lake)
-            found = audit.run(into, progress)
+            files = Path(work) / "audit"
+            records = KeptRecords(spark, settings, places, wanted, files)
+            found = _Audit(spark, places, wanted, records, files).run(into, progress)
         except PySparkException as error:
             reason = next(iter(str(error).splitlines()), type(error).__name__)
             raise AuditError(f"the messages cannot be read: {reason}") from error
@@ -101,23 +95,14 @@ class _Audit:
     """One run. What it keeps meanwhile is in `work`."""
 
     def __init__(
-        self,
-        spark: SparkSession,
-        settings: PipelineSettings,
-        places: Places,
-        wanted: AuditRange,
-        work: Path,
-        *,
-        uses_lake: bool,
+        self, spark: SparkSession, places: Places, wanted: PastRange, records: KeptRecords, work: Path
     ) -> None:
         self._spark = spark
         self._places = places
-        self._past = PastRecords(spark, settings, places)
-        self._lake = lake_place(settings, places) if uses_lake else ""
         self._wanted = wanted
+        self._records = records
         self._work = work
         self._stored: dict[str, DataFrame] = {}
-        self._lake_first = self._first_in_lake()
         self._at: Settlements
 
     def run(self, into: Path | None, progress: Progress) -> AuditFound:
@@ -126,8 +111,8 @@ class _Audit:
         self._stored = {name: self._spark.read.parquet(str(self._work / f"{name}.parquet")) for name in names}
         progress(1, STEPS)
         end = at.log_end if self._wanted.end is None else min(self._wanted.end, at.log_end)
-        start = self._keep_records(end)
-        records = self._spark.read.parquet(str(self._work / "records"))
+        start = self._records.keep(end, at.log_first)
+        records = self._records.read()
         progress(2, STEPS)
         owed = judged(deliveries(records), self._stored, at.dispatched)
         owed.write.parquet(str(self._work / "owed"))
@@ -156,8 +141,8 @@ class _Audit:
             start=start,
             end=end,
             log_first=at.log_first,
-            oldest=_date(totals["oldest"]),
-            newest=_date(totals["newest"]),
+            oldest=iso_date(totals["oldest"]),
+            newest=iso_date(totals["newest"]),
             records=totals["records"],
             payload_bytes=totals["payload_bytes"],
             from_lake=totals["from_lake"],
@@ -184,32 +169,6 @@ class _Audit:
             ),
         )
 
-    # The records
-
-    def _keep_records(self, end: int) -> int:
-        """Of the range, without payloads; returns where it begins. What the log lets go of meanwhile, the lake has."""
-        wanted, at = self._wanted, self._at
-        for last in (*[False] * (TRIES - 1), True):
-            bounds = log_bounds(self._places)
-            first = min(self._lake_first, bounds.first)
-            start = first if wanted.start is None else max(first, min(wanted.start, end))
-            kept = self._within(self._log(start, end, bounds))
-            if start < bounds.first:
-                asked = ReplayRange(topic_filter="#", log_end=end, start=start)
-                older = self._within(self._past.in_lake(asked, bounds))
-                kept = kept.unionByName(older, allowMissingColumns=True)
-            audited_records(kept, at.log_first).write.mode("overwrite").parquet(str(self._work / "records"))
-            if log_bounds(self._places).first == bounds.first or last:
-                break
-        return start
-
-    def _log(self, start: int, end: int, bounds: LogBounds) -> DataFrame:
-        asked = ReplayRange(topic_filter="#", log_end=end, start=start, start_ms=self._wanted.start_ms)
-        return self._past.in_log(asked, bounds)
-
-    def _within(self, records: DataFrame) -> DataFrame:
-        return records.where(accepted_within(_moment(self._wanted.start_ms), _moment(self._wanted.end_ms)))
-
     # Accounts
 
     def _accounts(
@@ -219,7 +178,7 @@ class _Audit:
         reasons for what was passed over are kept so long."""
         found = []
         kept_ms = time.time() * 1_000 - _UNACKNOWLEDGED_DAYS * 86_400_000
-        is_whole = not bad and self._wanted.start_ms is None and self._wanted.end_ms is None
+        is_whole = not bad and not self._wanted.has_times
         for row in counted_sessions(owed, self._stored[SESSIONS]).orderBy("client").collect():
             began_within = start == 0 or row["created_ms"] > (oldest_ms or 0)
             found.append(
@@ -299,12 +258,12 @@ class _Audit:
         ]
         parts += [frame for frame in (self._holes(records, start, end),) if frame is not None]
         compared = 0
-        if self._lake:
+        if self._records.lake_first < NOWHERE:
             good = records.where("error IS NULL AND NOT from_lake").select("offset", "topic")
-            due = good.where(F.col("offset").between(self._lake_first, self._lake_position() - 1))
+            due = good.where(F.col("offset").between(self._records.lake_first, self._lake_position() - 1))
             compared = due.count()
             parts.append(
-                due.join(self._of_lake().select("offset"), "offset", "anti").select(
+                due.join(self._records.in_lake().select("offset"), "offset", "anti").select(
                     *_told(F.lit("not in the lake"), F.lit(""), "offset", topic=F.col("topic"))
                 )
             )
@@ -329,7 +288,7 @@ class _Audit:
             F.col("offset") >= max(start, self._at.log_first, log_bounds(self._places).first)
         )
         there = records.where("error IS NULL").select("offset")
-        if self._wanted.start_ms is not None or self._wanted.end_ms is not None:
+        if self._wanted.has_times:
             inside = inside.where(F.lit(False))  # which of them are inside is known by their records alone
         gone = queued.where(F.col("offset") < self._at.log_first).unionByName(
             inside.join(there, "offset", "anti")
@@ -341,12 +300,7 @@ class _Audit:
     def _holes(self, records: DataFrame, start: int, end: int) -> DataFrame | None:
         """Offsets below the log that the lake should have and has not."""
         end = min(end, self._at.log_first)
-        if (
-            not self._lake
-            or start >= end
-            or self._wanted.start_ms is not None
-            or self._wanted.end_ms is not None
-        ):
+        if start >= end or self._wanted.has_times:
             return None
         kept = records.where(F.col("from_lake")).select("offset")
         edges = kept.unionByName(self._spark.range(end, end + 1).select(F.col("id").alias("offset")))
@@ -362,18 +316,6 @@ class _Audit:
                 note="neither the log nor the lake has it",
             )
         )
-
-    def _first_in_lake(self) -> int:
-        """Where it begins to have this log: retention may have taken what was before."""
-        if not self._lake or not DeltaTable(self._spark, self._lake).exists():
-            self._lake = ""
-            return 2**62
-        row = self._of_lake().agg(F.min("offset")).first()
-        return 2**62 if row is None or row[0] is None else int(row[0])
-
-    def _of_lake(self) -> DataFrame:
-        log_id = log_id_of(self._places)
-        return self._spark.read.format("delta").load(self._lake).where(F.col("log_id") == log_id)
 
     def _lake_position(self) -> int:
         """Everything before it is in the lake, says its ledger."""
@@ -438,12 +380,3 @@ def _told(kind: Any, who: Any, offset: Any, **other: Any) -> list[Any]:
 def _named(row: Any) -> dict[str, Any]:
     found: dict[str, Any] = row.asDict()
     return found | {"date": str(found["date"])}
-
-
-def _date(time_ms: int | None) -> str | None:
-    moment = _moment(time_ms)
-    return None if moment is None else moment.isoformat(timespec="milliseconds")
-
-
-def _moment(time_ms: int | None) -> datetime | None:
-    return None if time_ms is None else datetime.fromtimestamp(time_ms / 1_000, UTC)

@@ -4,7 +4,7 @@ from collections import defaultdict
 
 from embermq.pipeline.jobs.audit import AuditFound
 from embermq.pipeline.jobs.audit_values import AuditReport
-from embermq.pipeline.page import Page
+from embermq.pipeline.page import Page, grouped
 
 ROWS_MAX = 500
 CLIENTS_MAX = 30
@@ -47,7 +47,7 @@ def audit_page(found: AuditFound, made_at: str, signed_by: str) -> str:
     days: dict[str, dict[str, float]] = defaultdict(dict)
     for one in found.traffic:
         days[one.date][one.root] = one.messages
-    page.bars("messages accepted by day and first topic level", _grouped(days))
+    page.bars("messages accepted by day and first topic level", grouped(days))
     page.table(
         ("day", "first level", "messages", "bytes of payload"),
         ((one.date, one.root, one.messages, one.payload_bytes) for one in found.traffic[:ROWS_MAX]),
@@ -128,18 +128,3 @@ def _position(offset: int | None, until: int | None) -> str:
     if offset is None:
         return "" if until is None else f"below 0:{until}"
     return f"0:{offset}" if until is None or until <= offset + 1 else f"0:{offset} up to 0:{until}"
-
-
-def _grouped(days: dict[str, dict[str, float]], parts_max: int = 9) -> dict[str, dict[str, float]]:
-    """The largest roots by name, the others together."""
-    totals: dict[str, float] = defaultdict(float)
-    for day in days.values():
-        for root, count in day.items():
-            totals[root] += count
-    named = set(sorted(totals, key=lambda root: -totals[root])[:parts_max])
-    found: dict[str, dict[str, float]] = {}
-    for name, day in days.items():
-        column = {root: count for root, count in day.items() if root in named}
-        others = sum(count for root, count in day.items() if root not in named)
-        found[name] = column | ({"others": others} if others else {})
-    return found

@@ -3,15 +3,6 @@
 from msgspec import Struct
 
 
-class AuditRange(Struct, frozen=True, kw_only=True):
-    """Offsets, or times in Unix milliseconds; None where it is open."""
-
-    start: int | None = None
-    start_ms: int | None = None
-    end: int | None = None
-    end_ms: int | None = None
-
-
 class Difference(Struct, frozen=True, kw_only=True):
     """Something that is not as it should be: at `offset` of the log, up to `until` where it is a range. `messages` says
     how many are concerned."""

@@ -1,0 +1,74 @@
+"""What audits and reports have in common: the data directory that they read, their range, and the folder they write."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+from embermq.app.config import Settings
+from embermq.app.errors import OptionError, UserError
+from embermq.app.log_place import EARLIEST, place_in_log
+from embermq.app.places_noted import noted_places
+from embermq.app.settings import SQLITE
+from embermq.pipeline.jobs.past_range import PastRange
+
+TABLES = "tables"
+"""Where Spark writes, in an unfinished folder."""
+
+
+def embedded_data(settings: Settings, on_kafka: str) -> Path:
+    """The data directory of a broker with the embedded log. Raises UserError, for a log in Kafka with `on_kafka`."""
+    data_dir = Path(settings.data_dir).absolute()
+    if settings.stores.log != SQLITE or noted_places(data_dir).is_on_servers:
+        raise UserError(on_kafka)
+    if not (data_dir / "broker.db").is_file():
+        raise UserError(f"{data_dir} is not the data directory of a broker; name it with --data-dir")
+    return data_dir
+
+
+def past_range(start_text: str, end_text: str) -> PastRange:
+    """Of `--from` and `--to`. Raises OptionError."""
+    start, start_ms = (None, None) if start_text == EARLIEST else place_in_log("--from", start_text)
+    end, end_ms = place_in_log("--to", end_text) if end_text else (None, None)
+    if (start is not None and end is not None and start >= end) or (
+        start_ms is not None and end_ms is not None and start_ms >= end_ms
+    ):
+        raise OptionError(f"--to: {end_text} is not behind --from, {start_text}")
+    return PastRange(start=start, start_ms=start_ms, end=end, end_ms=end_ms)
+
+
+def report_folder(given: str, folder: Path, made_at: datetime) -> Path:
+    """Where a report is to be: `given`, or a new one in `folder`. Raises UserError when it is there already."""
+    found = Path(given).absolute() if given else folder / made_at.strftime("%Y%m%dT%H%M%S.%fZ")
+    if found.exists():
+        raise UserError(f"{found} is there already; a report gets a folder of its own")
+    return found
+
+
+@contextmanager
+def unfinished(folder: Path) -> Iterator[Path]:
+    """A folder for the files of a report, which becomes `folder` at the end; on a failure it goes. Raises OSError."""
+    folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", suffix=".unfinished", dir=folder.parent))
+    try:
+        yield work
+        work.rename(folder)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def lift_tables(folder: Path) -> None:
+    """Spark has written folders of parts; of a report each table is one file."""
+    for table in (folder / TABLES).iterdir():
+        (part,) = table.glob("*.parquet")
+        part.rename(folder / f"{table.name}.parquet")
+    shutil.rmtree(folder / TABLES)
+
+
+def now() -> datetime:
+    """When a report is made."""
+    return datetime.now(UTC)

@@ -1,0 +1,81 @@
+"""`embermq pipeline report`: what went through the broker, as a page and tables."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+
+from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir, Tasks, configuration
+from embermq.cli.terminal import shown, table
+
+if TYPE_CHECKING:
+    from embermq.app.report import ReportDone
+
+SHOWN = 10
+
+
+def command(
+    *,
+    start: Annotated[
+        str,
+        typer.Option("--from", metavar="OFFSET|TIME", help="Where it begins; times without zone are UTC."),
+    ] = "earliest",
+    end: Annotated[
+        str,
+        typer.Option(
+            "--to", metavar="OFFSET|TIME", help="The first one that is left out; else what is there."
+        ),
+    ] = "",
+    into: Annotated[
+        str, typer.Option("--into", metavar="FOLDER", help="Of the report; else one in the data directory.")
+    ] = "",
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="The figures alone, and write no report.")
+    ] = False,
+    tasks: Tasks = 0,
+    data_dir: DataDir = None,
+    config: ConfigFile = None,
+    assignments: Assignments = None,
+    as_json: AsJson = False,
+) -> None:
+    """Report on traffic, clients, sizes, latencies and dead letters. Nothing is changed; the broker may be running. The
+    report is a folder with a page and tables."""
+    from embermq.app.report import ReportOrder, run_report_of
+    from embermq.cli.message_bar import MessageBar
+
+    settings = configuration(config, assignments, data_dir).settings
+    order = ReportOrder(start=start, end=end, into=into, dry_run=dry_run, tasks=tasks)
+    if as_json:
+        done = run_report_of(order, settings, _print_progress)
+        print(msgspec.json.encode({"report": done.report, "folder": done.folder}).decode())
+    else:
+        with MessageBar("steps") as bar:
+            done = run_report_of(order, settings, bar.show)
+        print("\n".join(_lines(done)))
+
+
+def _print_progress(done: int, total: int) -> None:
+    print(msgspec.json.encode({"done": done, "total": total}).decode(), flush=True)
+
+
+def _lines(done: ReportDone) -> list[str]:
+    report = done.report
+    lines = [
+        f"range        0:{report.start} up to 0:{report.end}",
+        f"accepted     {report.messages:,} messages of {report.payload_bytes:,} bytes",
+        f"publishers   {report.publishers_count:,}",
+        f"dead letters {sum(one.letters for one in report.dead_letters):,}",
+    ]
+    if report.unreadable:
+        lines.append(f"unreadable   {report.unreadable:,}")
+    if report.roots:
+        rows = [
+            (shown(one.root), f"{one.messages:,}", f"{one.payload_bytes:,}", f"{one.p50:,}", f"{one.p99:,}")
+            for one in report.roots[:SHOWN]
+        ]
+        lines += ["", *table([("first level", "messages", "bytes", "p50", "p99"), *rows], names=1)]
+    if done.folder:
+        lines += ["", f"report       {done.folder}"]
+    return lines

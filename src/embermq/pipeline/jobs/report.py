@@ -1,0 +1,200 @@
+"""report: what went through the broker, from log and lake, latencies from the windows of the query `traffic`, dead
+letters from their queues.
+"""
+
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from embermq.formats.entry_rest import decode_rest
+from embermq.model.client_type import ClientType
+from embermq.pipeline.batch import batch_session
+from embermq.pipeline.connector import lake_jars
+from embermq.pipeline.errors import AuditError
+from embermq.pipeline.jobs.kept_records import KeptRecords, iso_date
+from embermq.pipeline.jobs.past_range import PastRange
+from embermq.pipeline.jobs.past_records import has_lake, log_bounds
+from embermq.pipeline.jobs.report_values import (
+    DeadLetters,
+    HourOfTraffic,
+    Latency,
+    Sizes,
+    Talker,
+    TrafficReport,
+)
+from embermq.pipeline.places import Places
+from embermq.pipeline.settings import PipelineSettings
+from embermq.pipeline.sources.log_file import BrokerFile
+from embermq.pipeline.sources.message_log import MessageLogSource
+from embermq.pipeline.transforms.report import by_hour, by_publisher, by_receiver, by_size, sizes_by_root
+
+STEPS = 4
+ROWS_SHOWN = 10_000
+TALKERS = 20
+ROOTS = 100
+Progress = Callable[[int, int], None]
+_LATENCIES = """
+SELECT date(window_ms / 1000, 'unixepoch') AS day, client_type, deliveries, p50_us, p99_us, max_us FROM latency_window
+WHERE window_ms >= ? AND window_ms < ? ORDER BY day, client_type, p50_us
+"""
+_LETTERS = """
+SELECT rest FROM queue_entry JOIN queue ON queue.generation = queue_entry.queue
+WHERE queue.name LIKE 'dlq/%' AND rest IS NOT NULL
+"""
+
+
+def run_report(
+    settings: PipelineSettings,
+    places: Places,
+    wanted: PastRange,
+    *,
+    into: Path | None,
+    tasks: int,
+    progress: Progress,
+) -> TrafficReport:
+    """Write tables into the folder `into`; None: none. Raises AuditError, PipelineError."""
+    began = time.monotonic()
+    uses_lake = has_lake(settings, places)
+    if uses_lake:
+        lake_jars(settings)
+    with (
+        tempfile.TemporaryDirectory(prefix="embermq-") as work,
+        batch_session(settings, tasks, Path(work), lake=uses_lake) as spark,
+    ):
+        spark.dataSource.register(MessageLogSource)
+        try:
+            bounds = log_bounds(places)
+            kept = KeptRecords(spark, settings, places, wanted, Path(work) / "report")
+            end = bounds.end if wanted.end is None else min(wanted.end, bounds.end)
+            start = kept.keep(end, bounds.first)
+            progress(1, STEPS)
+            found = _look(kept.read(), places, wanted, into, progress)
+        except PySparkException as error:
+            reason = next(iter(str(error).splitlines()), type(error).__name__)
+            raise AuditError(f"the messages cannot be read: {reason}") from error
+    return TrafficReport(start=start, end=end, seconds=round(time.monotonic() - began, 3), **found)
+
+
+def _look(
+    records: DataFrame, places: Places, wanted: PastRange, into: Path | None, progress: Progress
+) -> dict[str, Any]:
+    good = records.where("error IS NULL")
+    tables = {
+        "traffic": by_hour(good),
+        "publishers": by_publisher(good),
+        "receivers": by_receiver(good),
+        "sizes": by_size(good),
+    }
+    if into is not None:
+        for name, table in tables.items():
+            table.coalesce(1).write.option("compression", "zstd").parquet(str(into / name))
+    progress(2, STEPS)
+    hours = (
+        tables["traffic"]
+        .withColumn("hour", F.date_format("hour", "yyyy-MM-dd HH:mm"))
+        .orderBy("hour", "root")
+    )
+    totals = records.agg(
+        F.count_if(F.col("error").isNull()).alias("messages"),
+        F.coalesce(F.sum("payload_bytes"), F.lit(0)).alias("payload_bytes"),
+        F.coalesce(F.sum(F.when(F.col("error").isNotNull(), F.col("span"))), F.lit(0)).alias("unreadable"),
+        F.count_distinct("publisher").alias("publishers_count"),
+        F.min(F.unix_millis("accepted_at")).alias("oldest"),
+        F.max(F.unix_millis("accepted_at")).alias("newest"),
+    ).first()
+    assert totals is not None
+    oldest_ms, newest_ms = totals["oldest"], totals["newest"]
+    found = {
+        **{name: totals[name] for name in ("messages", "payload_bytes", "unreadable", "publishers_count")},
+        "oldest": iso_date(oldest_ms),
+        "newest": iso_date(newest_ms),
+        "hours": tuple(HourOfTraffic(**row.asDict()) for row in hours.limit(ROWS_SHOWN).collect()),
+        "publishers": tuple(_talkers(tables["publishers"], "publisher")),
+        "receivers": tuple(_talkers(tables["receivers"], "client")),
+        "roots": tuple(
+            Sizes(**row.asDict())
+            for row in sizes_by_root(good).orderBy(F.desc("messages")).limit(ROOTS).collect()
+        ),
+        "sizes": {
+            row["bytes_max"]: row["messages"] for row in tables["sizes"].orderBy("bytes_max").collect()
+        },
+    }
+    progress(3, STEPS)
+    from_ms = wanted.start_ms if wanted.start_ms is not None else oldest_ms or 0
+    to_ms = wanted.end_ms if wanted.end_ms is not None else (newest_ms or 0) + 1
+    latencies, letters = tuple(_latencies(places, from_ms, to_ms)), tuple(_dead_letters(places))
+    if into is not None:
+        _write(into, "latencies", latencies, Latency)
+        _write(into, "dead_letters", letters, DeadLetters)
+    progress(STEPS, STEPS)
+    return found | {"latencies": latencies, "dead_letters": letters}
+
+
+def _talkers(table: DataFrame, name: str) -> Iterator[Talker]:
+    """Those with the most messages."""
+    together = table.groupBy(name).agg(
+        F.sum("messages").alias("messages"), F.sum("payload_bytes").alias("payload_bytes")
+    )
+    for row in together.orderBy(F.desc("messages"), name).limit(TALKERS).collect():
+        yield Talker(client=row[name], messages=row["messages"], payload_bytes=row["payload_bytes"])
+
+
+def _latencies(places: Places, from_ms: int, to_ms: int) -> Iterator[Latency]:
+    """By day and type of client: quantiles of windows do not add up, so it is the median window, weighted by its
+    samples, and the worst one."""
+    with closing(BrokerFile(places.traffic)) as file:
+        rows = file.query(_LATENCIES, (from_ms, to_ms)) or []
+    days: dict[tuple[str, int], list[tuple[int, ...]]] = {}
+    for day, kind, *figures in rows:
+        days.setdefault((day, kind), []).append(tuple(figures))
+    for (day, kind), windows in days.items():
+        samples = sum(window[0] for window in windows)
+        seen, middle = 0, windows[-1]
+        for window in windows:
+            seen += window[0]
+            if 2 * seen >= samples:
+                middle = window
+                break
+        yield Latency(
+            date=day,
+            clients=ClientType(kind).name,
+            samples=samples,
+            p50_us=middle[1],
+            worst_p99_us=max(window[2] for window in windows),
+            max_us=max(window[3] for window in windows),
+        )
+
+
+def _dead_letters(places: Places) -> Iterator[DeadLetters]:
+    """Those that are there now."""
+    counts: Counter[tuple[str, str, str, str]] = Counter()
+    with closing(BrokerFile(places.broker)) as file:
+        for (rest,) in file.query(_LETTERS) or ():
+            letter = decode_rest(rest).dead_letter
+            if letter is not None:
+                day = datetime.fromtimestamp(letter.moved_ms / 1_000, UTC).date().isoformat()
+                counts[day, letter.queue, letter.group, letter.reason] += 1
+    for (day, queue, group, reason), count in sorted(counts.items()):
+        yield DeadLetters(date=day, queue=queue, group=group, reason=reason, letters=count)
+
+
+def _write(into: Path, name: str, rows: tuple[Any, ...], kind: type[Any]) -> None:
+    """In a folder, as Spark does."""
+    (into / name).mkdir()
+    types = {"int": pa.int64(), "str": pa.string()}
+    schema = pa.schema(
+        [(field, types[kind.__annotations__[field].__name__]) for field in kind.__struct_fields__]
+    )
+    columns = [pa.array([getattr(row, field.name) for row in rows], field.type) for field in schema]
+    pq.write_table(pa.table(columns, schema), into / name / "part.parquet", compression="zstd")
