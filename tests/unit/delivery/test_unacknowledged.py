@@ -9,7 +9,7 @@ from embermq.delivery.application import log_tail
 from embermq.delivery.application.settings import ApplicationSettings
 from embermq.model.client_type import ClientType
 from embermq.model.unacknowledged import FIRST_SENT, WhyUnacknowledged
-from embermq.mqtt.wire.packets import Puback, Publish, Pubrec
+from embermq.mqtt.wire.packets import Puback, Publish, Pubrec, Subscribe, Subscription
 from embermq.mqtt.wire.properties import Properties
 from embermq.mqtt.wire.reason_codes import ReasonCode
 
@@ -93,6 +93,38 @@ def test_what_was_given_up(settings: ApplicationSettings, reason: Why) -> None:
             continue
         application = comes(hand, acknowledges=False)
     assert told(hand) == (2, 2, {1: reason})
+
+
+def test_what_was_sent_and_nobody_has_any_more() -> None:
+    """Its client was killed with the broker, and the log has let go of it meanwhile."""
+    hand = HandDrivenBroker()
+    application = comes(hand, acknowledges=False)
+    for number, payload in enumerate((b"0", b"1")):
+        published(hand, payload, first_id=number + 1)
+    assert application.payloads == [b"0", b"1"]
+    hand.log.trim(1)
+    for _ in range(2):  # the same again when it comes once more
+        hand = hand.restarted()
+        application = comes(hand, acknowledges=False)
+        hand.settle()
+        assert application.payloads == [b"1"]
+    hand = hand.restarted()
+    comes(hand)
+    published(hand, b"2", first_id=3)
+    assert told(hand) == (3, 2, {0: Why.UNREADABLE})
+
+
+def test_what_was_granted_qos_0_is_owed_to_nobody() -> None:
+    hand = HandDrivenBroker()
+    application = hand.keeps("app", client_type=ClientType.APPLICATION)
+    application.does(Subscribe(1, (Subscription("t", 0),)))
+    published(hand, b"0")
+    hand.passes(s=3)
+    dispatch(hand)
+    published(hand, b"1", first_id=2)
+    assert application.payloads == [b"0", b"1"]
+    assert not hand.application_log.entries
+    assert told(hand)[1:] == (0, {})
 
 
 def test_what_nobody_has_any_more_and_what_is_too_large() -> None:

@@ -379,6 +379,7 @@ class FedReaders(ApplicationDelivery):
             if mark.state == QueueState.SENT:
                 self.lost += 1
                 self.unacknowledged(reader, mark.offset, WhyUnacknowledged.UNREADABLE)
+                return settled_delivery(mark.offset)
             return settled_delivery(mark.offset, mark.packet_id)
         delivery = log_delivery(stamped, mark.packet_id)
         delivery.dup = True

@@ -119,7 +119,8 @@ class _Audit:
         owed = self._spark.read.parquet(str(self._work / "owed"))
         progress(3, STEPS)
         totals = _totals(records)
-        accounts = self._accounts(owed, totals["bad"], start, end, totals["oldest"])
+        is_whole = totals["records"] == end - start and not self._wanted.has_times
+        accounts = self._accounts(owed, start, end, totals["oldest"] if is_whole else None)
         progress(4, STEPS)
         found, compared = self._differences(records, owed, accounts, start, end)
         outcomes = owed.groupBy("date", "root", "client", "outcome").agg(
@@ -172,15 +173,14 @@ class _Audit:
     # Accounts
 
     def _accounts(
-        self, owed: DataFrame, bad: int, start: int, end: int, oldest_ms: int | None
+        self, owed: DataFrame, start: int, end: int, oldest_ms: int | None
     ) -> list[ApplicationAccount]:
-        """Whether the range has the whole life of a session: it begins before the session, without a hole, and the
-        reasons for what was passed over are kept so long."""
+        """Whether the range has the whole life of a session: it begins before the session, and the reasons for what was
+        passed over are kept so long. `oldest_ms`: None when something of the range is missing."""
         found = []
         kept_ms = time.time() * 1_000 - _UNACKNOWLEDGED_DAYS * 86_400_000
-        is_whole = not bad and not self._wanted.has_times
         for row in counted_sessions(owed, self._stored[SESSIONS]).orderBy("client").collect():
-            began_within = start == 0 or row["created_ms"] > (oldest_ms or 0)
+            began_within = oldest_ms is not None and (start == 0 or row["created_ms"] > oldest_ms)
             found.append(
                 ApplicationAccount(
                     client=row["client"],
@@ -190,10 +190,7 @@ class _Audit:
                     passed=row["passed"],
                     settled=row["settled"],
                     deliveries=row["deliveries"],
-                    is_checked=is_whole
-                    and began_within
-                    and row["floor"] <= end
-                    and row["created_ms"] > kept_ms,
+                    is_checked=began_within and row["floor"] <= end and row["created_ms"] > kept_ms,
                 )
             )
         return found
@@ -339,7 +336,6 @@ def _totals(records: DataFrame) -> dict[str, Any]:
         F.count_if(F.col("error").isNull()).alias("records"),
         F.coalesce(F.sum("payload_bytes"), F.lit(0)).alias("payload_bytes"),
         F.count_if(F.col("from_lake")).alias("from_lake"),
-        F.coalesce(F.sum(F.when(F.col("error").isNotNull(), F.col("span"))), F.lit(0)).alias("bad"),
         F.min(F.unix_millis("accepted_at")).alias("oldest"),
         F.max(F.unix_millis("accepted_at")).alias("newest"),
     ).first()
