@@ -178,6 +178,11 @@ class KafkaLogSide(LogSide):
             held.add(DISPATCH)
         return tuple(sorted(held))
 
+    def end(self, error: StoreError) -> None:
+        """Nothing can be stored any more in this process."""
+        for call in self.on_end:
+            call(error)
+
     def feed_applications(self, state: BrokerState, store: ReaderPositions, parking: Parking) -> FedReaders:
         address, kafka = self._admin.address, self._settings.kafka
         feeds = self._feeds = KafkaApplicationFeeds(address, kafka, self._post, failures=self._failures)

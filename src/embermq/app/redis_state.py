@@ -27,6 +27,8 @@ from embermq.adapters.redis.settings import RedisSettings
 from embermq.adapters.redis.state_writer import Post, RedisStateWriter
 from embermq.app.errors import StartError
 from embermq.app.store_addresses import redis_address
+from embermq.ports.errors import TakenOver
+from embermq.ports.known_log import KnownLog
 from embermq.ports.state_writer import SessionStoreStatistics
 
 LOG = logging.getLogger("embermq")
@@ -42,6 +44,8 @@ class RedisState:
     def __init__(self, url: str, settings: RedisSettings, post: Post) -> None:
         address = redis_address(url)
         self.place = str(address)
+        self._database = address.database
+        self._epoch = 0
         self._blocking = blocking = BlockingRedis(address, settings)
         scripts = (*state_writer.SCRIPTS, *device_queue.SCRIPTS, *applications.SCRIPTS)
         try:
@@ -61,10 +65,17 @@ class RedisState:
         self.before_close: Callable[[], None] = lambda: None
         """What is to be asked for last."""
 
-    def begin(self) -> None:
-        """The repair is done; from now on nobody waits for an answer. On the running loop."""
+    def take_over(self, *, is_guarded: bool) -> KnownLog:
+        """Be the one who may write there; returns what the ones before have left. Without a guard two may, unless one
+        that has it comes."""
+        self._epoch = self.notes.take_over(self._database) if is_guarded else self.notes.epoch()
+        return self.notes.known()
+
+    def begin(self, on_taken_over: Callable[[TakenOver], object]) -> None:
+        """The repair is done; from now on nobody waits for an answer. On the running loop. `on_taken_over` is called
+        when another broker is the one who may write."""
         self._blocking.close()
-        self._link.start()
+        self._link.start(self._epoch, on_taken_over)
 
     def abandon(self) -> None:
         """The start failed."""

@@ -30,7 +30,7 @@ from embermq.admin.settings import GrpcLimits
 from embermq.app import out_of_memory
 from embermq.app.authentication import Authentication
 from embermq.app.authorization import RuleFiles
-from embermq.app.cluster_side import ClusterSide
+from embermq.app.cluster_side import ClusterSide, end_at_once
 from embermq.app.config import Settings
 from embermq.app.control import ControlSide
 from embermq.app.data_lock import held_data_dir
@@ -57,7 +57,7 @@ from embermq.edge.tick_loop import TickLoop
 from embermq.edge.tls import TlsFileError
 from embermq.observability.client_events import ClientEventLog
 from embermq.observability.logs import configure_logging
-from embermq.ports.errors import StoreError
+from embermq.ports.errors import StoreError, TakenOver
 from embermq.ports.users import Users
 
 if TYPE_CHECKING:
@@ -281,6 +281,8 @@ class _Application:
 
     def _on_log_end(self, error: StoreError) -> None:
         """Nothing can be acknowledged any more in this process; the next start reads what the log has got."""
+        if isinstance(error, TakenOver):
+            end_at_once(str(error))
         LOG.error("the message log has failed, the broker ends: %s", error)
         self._exit_code = 1
         self._stop.set()

@@ -61,6 +61,7 @@ def open_servers(
     try:
         known = redis.notes.known()
         redis.notes.check_cluster(known, cluster_name(settings.cluster.etcd))
+        known = redis.take_over(is_guarded=bool(settings.cluster.etcd))
         if not known.is_any and not settings.kafka.adopt_log:
             _check_is_new(data_dir, redis.place)
         if known.is_any:
@@ -141,7 +142,7 @@ def _read(data_dir: Path, settings: Settings, rules: RuleSet | None, stores: _St
     delivery.device.behind.read_log = reads.read
     close = partial(call_all, [queues.close, reads.close])
     redis.before_close = ticks.finish
-    redis.begin()
+    redis.begin(log_side.end)
     redis.queues.log = log_side.records
     memory = Memory(broker, queues.queues, readers, shared, settings.device.ttl_s)
     EmptiedRedis(redis, ticks, memory, log_side.log_id, cluster_name(settings.cluster.etcd))

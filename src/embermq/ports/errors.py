@@ -11,3 +11,7 @@ class StoreFull(StoreError):
 
 class StoreUnavailable(StoreError):
     """The store did not answer, or it is used by another process."""
+
+
+class TakenOver(StoreUnavailable):
+    """Another broker has taken the store over: this one has to end, and to write nothing more."""

@@ -7,11 +7,11 @@ import logging
 import ssl
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from embermq.adapters.redis.address import RedisAddress
 from embermq.adapters.redis.answers import Answer, ErrorReply
-from embermq.adapters.redis.handshake import Greeting, NodeUnusable, log_in
+from embermq.adapters.redis.handshake import EpochPassed, Greeting, NodeUnusable, log_in
 from embermq.adapters.redis.lane import Lane
 from embermq.adapters.redis.script import Script
 from embermq.adapters.redis.settings import WAIT_TIMEOUT_MS, RedisSettings
@@ -28,6 +28,7 @@ from embermq.adapters.redis.wire import (
     pack,
     tell,
 )
+from embermq.ports.errors import TakenOver
 from embermq.ports.store_node import Node
 
 LOG = logging.getLogger("embermq.redis")
@@ -62,6 +63,9 @@ class Plan:
         self.tls = tls
         self.ledger = Ledger()
         self.held: dict[str, Lane] = {}
+        self.epoch = 0
+        self.on_taken_over: Callable[[TakenOver], object] = lambda _: None
+        """Told when a server knows a broker with a higher epoch."""
         self.settling = Settling(settings.settle_s, SETTLE_BYTES_MAX)
         self.wait = Operation(
             "",
@@ -355,6 +359,8 @@ class Channel(WireEnds):
                 self._failed(f"no connection within {CONNECT_TIMEOUT_S:g} s{tls}")
             except (OSError, NodeUnusable) as error:
                 self._failed(_reason(error))
+                if isinstance(error, EpochPassed):
+                    self._plan.on_taken_over(TakenOver(f"stores.session: {self.node}: {error}"))
             else:
                 self._failed(await self._ended)
             await asyncio.sleep(self._pause_s())
@@ -376,6 +382,7 @@ class Channel(WireEnds):
                     plan.address,
                     plan.scripts,
                     before,
+                    plan.epoch,
                 )
                 self._is_renewed = self._is_renewed or self._greeting.is_another(before)
             except BaseException:

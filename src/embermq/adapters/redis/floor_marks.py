@@ -17,7 +17,7 @@ from embermq.adapters.redis.answers import Answer, Refused
 from embermq.adapters.redis.blocking import BlockingRedis
 from embermq.adapters.redis.link import RedisLink
 from embermq.adapters.redis.script import read_script
-from embermq.adapters.redis.slots import SLOTS, slot_of
+from embermq.adapters.redis.slots import spread_key
 
 LOG = logging.getLogger("embermq.redis")
 MARK_KEY = "embermq:floor"
@@ -25,7 +25,6 @@ MARK = read_script("mark", writes=False)
 """A server that has lost a mark is not sent it again, but the next one."""
 INCOMPLETE = b"incomplete"
 """Instead of a position: the server was emptied, and has not got yet what memory has."""
-MARKS = 64
 MARK_S = 0.5
 """Marks are set at most this often."""
 LOOK_S = 1.0
@@ -34,15 +33,7 @@ LOOK_S = 1.0
 
 def mark_keys(*, cluster: bool) -> tuple[str, ...]:
     """The keys of all marks; in a cluster `embermq:floor:{tag}`, evenly over the slots."""
-    if not cluster:
-        return (MARK_KEY,)
-    keys: dict[int, str] = {}
-    tag = 0
-    while len(keys) < MARKS:
-        key = f"{MARK_KEY}:{{{tag}}}"
-        keys.setdefault(slot_of(key) * MARKS // SLOTS, key)
-        tag += 1
-    return tuple(keys[part] for part in range(MARKS))
+    return spread_key(MARK_KEY) if cluster else (MARK_KEY,)
 
 
 class FloorMarks:

@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from embermq.adapters.redis.address import RedisAddress
 from embermq.adapters.redis.answers import ErrorReply
+from embermq.adapters.redis.fence import EPOCH, connection_name, end_older, epoch_keys
 from embermq.adapters.redis.script import Script
 from embermq.adapters.redis.wire import Word
 
@@ -21,6 +22,10 @@ Ask = Callable[[Sequence[Word]], Awaitable[object]]
 
 class NodeUnusable(Exception):
     """It answers, but cannot be used now; the text says why, without credentials."""
+
+
+class EpochPassed(NodeUnusable):
+    """It knows a broker with a higher epoch."""
 
 
 class Greeting(Struct, frozen=True):
@@ -58,11 +63,11 @@ def tls_context(address: RedisAddress) -> ssl.SSLContext:
 
 
 async def log_in(
-    ask: Ask, place: str, address: RedisAddress, scripts: Sequence[Script], before: Greeting
+    ask: Ask, place: str, address: RedisAddress, scripts: Sequence[Script], before: Greeting, epoch: int = 0
 ) -> Greeting:
     """Log in, look, load the scripts. `before` is what the last connection to this node was known by: if the server is
     the same, what it may still hold of that connection is discarded, so that nothing old takes effect after what is
-    new. `place` is the server's name in the log. Raises NodeUnusable."""
+    new. `place` is the server's name in the log, `epoch` that of the broker. Raises NodeUnusable."""
     first = [("AUTH", *filter(None, (address.username, address.password)))] if address.password else []
     if address.database:
         first.append(("SELECT", str(address.database)))
@@ -71,15 +76,22 @@ async def log_in(
         ("PING",),
         ("INFO", "server", "replication", "cluster", "memory", "persistence"),
         ("CLIENT", "ID"),
-        ("CLIENT", "SETNAME", "embermq"),
+        # Before the epoch is asked: who raises it later finds the connection by its name.
+        ("CLIENT", "SETNAME", connection_name(epoch)),
         *(("SCRIPT", "LOAD", script.source) for script in scripts),
     ]
-    answers = await asyncio.gather(*map(ask, asked))
-    for words, answer in zip(asked, answers, strict=True):
+    told = [("EVAL", EPOCH.source, 1, key, epoch) for key in epoch_keys(cluster=address.cluster)]
+    answers = await asyncio.gather(*map(ask, [*asked, *told]))
+    for words, answer in zip(asked, answers[: len(asked)], strict=True):
         if isinstance(answer, ErrorReply) and words[0] in ("AUTH", "SELECT", "PING", "SCRIPT"):
             raise NodeUnusable(_explain(str(words[0]), str(answer)))
     about = _fields(answers[len(first) + 1])
     check_server(about, cluster=address.cluster)
+    # Other nodes of a cluster have the other keys.
+    if (highest := max(held for held in (*answers[len(asked) :], 0) if isinstance(held, int))) > epoch:
+        raise EpochPassed(f"knows a broker with epoch {highest}, and this one has {epoch}")
+    if epoch:
+        await _end_older(ask, epoch, address.database)
     run_id, client_id = about.get(b"run_id", b""), answers[len(first) + 2]
     if before.run_id != run_id:
         _advise(place, about)
@@ -91,6 +103,12 @@ async def log_in(
     if not isinstance(client_id, int):
         return Greeting(is_first=False)
     return Greeting(run_id, client_id, history, is_first=False)
+
+
+async def _end_older(ask: Ask, epoch: int, database: int) -> None:
+    listed = await ask(("CLIENT", "LIST"))
+    for words in end_older(listed if isinstance(listed, bytes) else b"", epoch, database):
+        await ask(words)
 
 
 def _explain(command: str, text: str) -> str:

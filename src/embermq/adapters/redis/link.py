@@ -21,6 +21,7 @@ from embermq.adapters.redis.script import Script
 from embermq.adapters.redis.settings import RedisSettings
 from embermq.adapters.redis.slots import named_in, slot_of
 from embermq.adapters.redis.wire import Kind, Operation, Then, Wire, Word, pack
+from embermq.ports.errors import TakenOver
 
 LOG = logging.getLogger("embermq.redis")
 SWEEP_S = 0.005
@@ -91,8 +92,10 @@ class RedisLink(RouteOwner):
         """Called when a server turns out to have been restarted or replaced, before anything new is sent to it."""
         self._complained_s = float("-inf")
 
-    def start(self) -> None:
-        """Begin to connect, on the running loop. What is asked waits for the connection."""
+    def start(self, epoch: int = 0, on_taken_over: Callable[[TakenOver], object] = lambda _: None) -> None:
+        """Begin to connect, on the running loop, as the broker with this epoch. What is asked waits for the connection.
+        `on_taken_over` is told when a server knows a higher epoch: nothing takes effect there any more."""
+        self._plan.epoch, self._plan.on_taken_over = epoch, on_taken_over
         self._loop = asyncio.get_running_loop()
         kind = ClusterRoutes if self._plan.address.cluster else OneNode
         self._routes = kind(self._plan, self)

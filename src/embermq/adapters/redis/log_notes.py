@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from embermq.adapters.redis.blocking import BlockingRedis
+from embermq.adapters.redis.fence import EPOCH, end_older, epoch_keys
 from embermq.adapters.redis.floor_marks import INCOMPLETE, mark_keys
 from embermq.formats.redis_applications import GROUP_PREFIX
 from embermq.formats.redis_layout import (
@@ -82,6 +85,40 @@ class RedisLogNotes:
             f"/{known.cluster} behind it; or, when none of its brokers runs any more, take the data out of the "
             f"cluster: redis-cli HDEL {LOG_KEY} {CLUSTER}"
         )
+
+    def epoch(self) -> int:
+        """The highest that any master knows."""
+        return max(self._raise_epochs(0))
+
+    def take_over(self, database: int) -> int:
+        """Be the one who may write; returns the new epoch. Nothing that another broker has asked for takes effect from
+        now on, nor what it asks for on connections to come."""
+        highest, epoch = self.epoch(), self._count_epochs(1)
+        if epoch <= highest:  # the count was lost
+            epoch = self._count_epochs(highest + 1 - epoch)
+        if max(self._raise_epochs(epoch)) > epoch:
+            raise self._unfit("another broker takes it over at this moment")
+        for master in self._redis.masters:
+            (listed,) = self._redis.many(master, [("CLIENT", "LIST")])
+            older = end_older(listed, epoch, database) if isinstance(listed, bytes) else []
+            for answer in (listed, *self._redis.many(master, older)):
+                if isinstance(answer, Exception):
+                    raise self._unfit(
+                        f"a broker of a cluster may have to use CLIENT LIST and CLIENT KILL: {answer}"
+                    )
+        return epoch
+
+    def _count_epochs(self, more: int) -> int:
+        """In one step: of two who take over at a time one is the later."""
+        found = self._redis.command(LOG_KEY, "HINCRBY", LOG_KEY, "epoch", more)
+        assert isinstance(found, int)
+        return found
+
+    def _raise_epochs(self, epoch: int) -> Iterator[int]:
+        for key in epoch_keys(cluster=self._redis.is_cluster):
+            held = self._redis.run(key, EPOCH, (key,), (epoch,))
+            assert isinstance(held, int)
+            yield held
 
     def _check_empty(self) -> None:
         for master in self._redis.masters:

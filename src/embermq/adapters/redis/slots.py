@@ -7,6 +7,8 @@ from binascii import crc_hqx
 from embermq.ports.store_node import Node
 
 SLOTS = 16_384
+SPREAD = 64
+"""Keys in place of one that each master should have."""
 
 
 def slot_of(key: str) -> int:
@@ -17,6 +19,17 @@ def slot_of(key: str) -> int:
         if end > start + 1:
             key = key[start + 1 : end]
     return crc_hqx(key.encode(errors="surrogateescape"), 0) % SLOTS
+
+
+def spread_key(name: str) -> tuple[str, ...]:
+    """`name:{tag}`, evenly over the slots."""
+    keys: dict[int, str] = {}
+    tag = 0
+    while len(keys) < SPREAD:
+        key = f"{name}:{{{tag}}}"
+        keys.setdefault(slot_of(key) * SPREAD // SLOTS, key)
+        tag += 1
+    return tuple(keys[part] for part in range(SPREAD))
 
 
 def read_slots(answer: object, asked: Node) -> dict[int, Node]:

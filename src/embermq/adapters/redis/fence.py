@@ -1,0 +1,41 @@
+"""Which broker may write into a Redis: the one with the highest epoch.
+
+Who takes over raises the epoch at every master, and then ends the connections of all who came with a lower one. A
+broker says its epoch on each connection before anything else. So what one before has asked for takes effect before its
+successor reads anything, or never, whatever the clocks say. A server that has lost the epoch, emptied or promoted too
+early, is told it again by the first connection of a broker that has it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from embermq.adapters.redis.script import read_script
+from embermq.adapters.redis.slots import spread_key
+from embermq.adapters.redis.wire import Word
+
+EPOCH = read_script("epoch", writes=False)
+EPOCH_KEY = "embermq:epoch"
+NAME = "embermq"
+"""How connections of a running broker are called, with `-` and its epoch when it has one."""
+_LISTED = re.compile(rb"^id=(\d+) .*? name=" + NAME.encode() + rb"(?:-(\d+))? .*?\bdb=(\d+) ", re.MULTILINE)
+
+
+def epoch_keys(*, cluster: bool) -> tuple[str, ...]:
+    """In a cluster so many that each master has some."""
+    return spread_key(EPOCH_KEY) if cluster else (EPOCH_KEY,)
+
+
+def connection_name(epoch: int) -> str:
+    """What CLIENT SETNAME is told."""
+    return f"{NAME}-{epoch}" if epoch else NAME
+
+
+def end_older(listed: bytes, epoch: int, database: int) -> list[Sequence[Word]]:
+    """Commands that end the connections of brokers with a lower epoch, from what CLIENT LIST says."""
+    return [
+        ("CLIENT", "KILL", "ID", number.decode())
+        for number, theirs, used in _LISTED.findall(listed)
+        if int(theirs or 0) < epoch and int(used) == database
+    ]
