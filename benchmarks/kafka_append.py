@@ -19,6 +19,7 @@ from embermq.adapters.kafka.address import parse_address
 from embermq.adapters.kafka.appender import KafkaAppender
 from embermq.adapters.kafka.client import WatchedAdmin
 from embermq.adapters.kafka.log_end import find_ends
+from embermq.adapters.kafka.log_producer import LogProducer
 from embermq.adapters.kafka.log_topic import LogTopic
 from embermq.adapters.kafka.message_log import KafkaMessageLog
 from embermq.adapters.kafka.settings import KafkaSettings
@@ -47,7 +48,7 @@ class Appending:
         positions = find_ends(admin, topic)
         self.appender = KafkaAppender(
             address,
-            settings,
+            LogProducer(address, settings, record_bytes_max=topic.record_bytes_max),
             topic.name,
             positions,
             self.posted.put,

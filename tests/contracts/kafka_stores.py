@@ -13,6 +13,7 @@ from embermq.adapters.kafka.appender import KafkaAppender
 from embermq.adapters.kafka.client import WatchedAdmin
 from embermq.adapters.kafka.dispatcher_group import DispatcherGroup
 from embermq.adapters.kafka.log_end import continue_behind, find_ends, known_end
+from embermq.adapters.kafka.log_producer import LogProducer
 from embermq.adapters.kafka.log_topic import LogTopic
 from embermq.adapters.kafka.message_log import KafkaMessageLog
 from embermq.adapters.kafka.settings import KafkaSettings
@@ -34,7 +35,10 @@ class KafkaStores(ServersStores):
         redis_url: str,
         folder: Path,
         settings: KafkaSettings | None = None,
+        *,
+        fence: str = "",
     ) -> None:
+        self.fence = fence
         self.kafka = kafka
         self.settings = settings or KafkaSettings(prefix=kafka.prefix())
         self.address = parse_address(f"kafka://{kafka.bootstrap}")
@@ -49,6 +53,9 @@ class KafkaStores(ServersStores):
         known = self.notes.known()
         self.durability = self.topic.open(is_new=not known.is_any)
         log_id = self.topic.identity()
+        producer = LogProducer(
+            self.address, self.settings, record_bytes_max=self.topic.record_bytes_max, fence=self.fence
+        )
         self.positions = find_ends(self.admin, self.topic)
         continue_behind(
             self.admin, self.topic, self.positions, known_end(self.admin, log_id, known, self.positions)
@@ -57,7 +64,7 @@ class KafkaStores(ServersStores):
         self.group = DispatcherGroup(self.address, self.settings, name, self.positions)
         self.appender = KafkaAppender(
             self.address,
-            self.settings,
+            producer,
             name,
             self.positions,
             self.posted.put,

@@ -15,6 +15,7 @@ from embermq.adapters.kafka.client import WatchedAdmin
 from embermq.adapters.kafka.dispatcher_group import DispatcherGroup
 from embermq.adapters.kafka.failures import Failures
 from embermq.adapters.kafka.log_end import continue_behind, find_ends, known_end
+from embermq.adapters.kafka.log_producer import LogProducer
 from embermq.adapters.kafka.log_topic import LogTopic
 from embermq.adapters.kafka.message_log import KafkaMessageLog
 from embermq.adapters.kafka.pipeline_progress import KafkaPipelineProgress
@@ -75,6 +76,10 @@ class KafkaLogSide(LogSide):
         self.meaning = str(self._topic.open(is_new=not known.is_any))
         self.place = f"{address}, topic {self._topic.name}"
         self.log_id = self._topic.identity()
+        # Before it is seen where the log ends: from now on nobody else writes behind that.
+        producer = LogProducer(
+            address, kafka, record_bytes_max=self._topic.record_bytes_max, fence=log_fence(settings)
+        )
         self._positions = positions = find_ends(self._admin, self._topic)
         if not kafka.adopt_log:
             check_is_ours(known, self._positions, self.log_id, self.place)
@@ -83,7 +88,7 @@ class KafkaLogSide(LogSide):
         group = DispatcherGroup(address, kafka, self._topic.name, positions)
         self.appender = appender = KafkaAppender(
             address,
-            kafka,
+            producer,
             self._topic.name,
             self._positions,
             post,
@@ -210,6 +215,11 @@ class KafkaLogSide(LogSide):
         else:
             self.appender.close()
             self.receipt_log.close()
+
+
+def log_fence(settings: Settings) -> str:
+    """The name of transactions by which the log is taken over, in a cluster."""
+    return f"{settings.kafka.prefix}-log" if settings.cluster.etcd else ""
 
 
 def _log_properties(settings: Settings) -> LogProperties:

@@ -14,33 +14,28 @@ is answered. So the driver keeps them back until the thread here asks for all of
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from threading import Event, Thread
 
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka import KafkaError, KafkaException, Message
 from msgspec import Struct
 
 from embermq.adapters.kafka.address import KafkaAddress
-from embermq.adapters.kafka.client import LOG, Post, client_options, error_of, told
+from embermq.adapters.kafka.client import LOG, Post, error_of, told
 from embermq.adapters.kafka.dispatcher_group import DispatcherGroup
+from embermq.adapters.kafka.log_producer import LogProducer
 from embermq.adapters.kafka.positions import LogPositions
-from embermq.adapters.kafka.settings import KafkaSettings
 from embermq.formats.kafka_record import KafkaEncoder, Outgoing, kafka_bytes
 from embermq.formats.log_record import RecordError
 from embermq.model.position import offset_of, position_of
-from embermq.ports.errors import StoreError, StoreUnavailable
+from embermq.ports.errors import StoreError, StoreUnavailable, TakenOver
 from embermq.ports.log_appender import Appended, LogAppender
 from embermq.ports.tick_store import Receipt
 
 POLL_S = 0.5
-KEPT_BACK_MS = 100
-"""How long the driver keeps records that it is not asked for."""
 CLOSE_S = 2.0
 """How long the end of the broker waits for records that Kafka has not confirmed, after it has waited for the tick."""
-TOPIC_GONE_MS = 5_000
-"""A topic that the cluster does not know any more is believed to be gone after that; it was there at the start."""
-PRODUCER_BUFFER_KB = 2_147_483_647
-"""No limit of the driver's: a tick is what one may hold, and there is one at a time."""
 CERTAINLY_SMALL = 4
 """A record grows less than so many times on its way into Kafka's form, and by `SMALL_BYTES`."""
 SMALL_BYTES = 1_024
@@ -61,7 +56,7 @@ class KafkaAppender(LogAppender):
     def __init__(
         self,
         address: KafkaAddress,
-        settings: KafkaSettings,
+        producer: LogProducer,
         topic: str,
         positions: LogPositions,
         post: Post,
@@ -78,6 +73,12 @@ class KafkaAppender(LogAppender):
         self._encode = (encoder or KafkaEncoder()).encode
         self._group = group
         self._tick: _Tick | None = None
+        self._held_back: list[Outgoing] = []
+        """Of a tick that comes while a transaction is committed."""
+        self._commits = self._is_committing = False
+        """What the thread here is to do, and that it does, or has not told of it yet."""
+        self._skipped = 0
+        """Offsets that transactions have taken since the last record."""
         self._failing = ""
         self._ended = ""
         self._goes_on_at = 0
@@ -85,22 +86,9 @@ class KafkaAppender(LogAppender):
         self._handed = Event()
         self.on_end: list[Callable[[StoreError], None]] = []
         """Called once with why nothing can be stored any more in this process: it has to end."""
-        options = client_options(address, settings)
-        options |= {
-            "acks": "all",
-            "enable.idempotence": True,
-            "message.timeout.ms": 0,
-            "linger.ms": KEPT_BACK_MS,
-            "queue.buffering.max.messages": 0,
-            "queue.buffering.max.kbytes": PRODUCER_BUFFER_KB,
-            "message.max.bytes": record_bytes_max,
-            "topic.metadata.propagation.max.ms": TOPIC_GONE_MS,
-            "error_cb": self._on_error,
-        }
-        try:
-            self._producer = Producer(options)
-        except (KafkaException, ValueError, TypeError) as error:
-            raise StoreUnavailable(f"{address}: cannot make a producer: {error}") from None
+        self._log = producer
+        self._producer = producer.driver
+        producer.on_error = self._on_error
         self._thread = Thread(target=self._poll_forever, name="kafka reports", daemon=True)
         self._thread.start()
 
@@ -125,9 +113,16 @@ class KafkaAppender(LogAppender):
             self._post(lambda: done(refusal))
             return
         self._tick = _Tick(len(records), sum(map(len, records)), done)
+        self._held_back = outgoing
+        if not self._is_committing:
+            self._hand_over()
+
+    def _hand_over(self) -> None:
+        outgoing, self._held_back = self._held_back, []
         produce, topic, partition = self._producer.produce, self._topic, self._positions.partition
         last = len(outgoing) - 1
         try:
+            self._log.begin()
             for index, record in enumerate(outgoing):
                 produce(
                     topic,
@@ -139,8 +134,28 @@ class KafkaAppender(LogAppender):
                     headers=record.headers,  # type: ignore[arg-type]  # lists are invariant
                 )
         except (KafkaException, BufferError) as error:
-            self._end(f"{len(records)} records cannot be handed to the producer: {_text(error)}")
+            self._end(f"{len(outgoing)} records cannot be handed to the producer: {_text(error)}")
         self._handed.set()
+
+    # Transactions
+
+    def _look_at_transaction(self) -> None:
+        """On the broker's thread: nothing is under way now, and nothing is handed over until it is done."""
+        if self._log.is_due and self._tick is None and not self._is_committing:
+            self._commits = self._is_committing = True
+            self._handed.set()
+
+    def _commit(self) -> None:
+        """On the thread that polls."""
+        if self._log.commit(POLL_S):
+            self._commits = False
+            self._post(self._committed)
+
+    def _committed(self) -> None:
+        self._is_committing = False
+        self._skipped = 1
+        if self._tick is not None and not self._ended:
+            self._hand_over()
 
     @property
     def bytes_sure(self) -> int:
@@ -196,7 +211,7 @@ class KafkaAppender(LogAppender):
                 else f"{place}: {-between} records less than were sent"
             )
             return
-        strange = first - offset_of(self._positions.end)
+        strange = first - offset_of(self._positions.end) - self._skipped
         if strange < 0:
             # These records may reach beyond the end that was known: by it alone the next start would see no loss.
             self._goes_on_at = position_of(self._positions.partition + 1, 0)
@@ -216,6 +231,8 @@ class KafkaAppender(LogAppender):
         tick, self._tick = self._tick, None
         if tick is not None and not self._ended and not self._closing:
             self._positions.advance(base + tick.count, tick.body_bytes)
+            self._skipped = 0
+            self._look_at_transaction()
             tick.done(Receipt(base, tick.count))
 
     def _on_error(self, error: KafkaError) -> None:
@@ -226,25 +243,34 @@ class KafkaAppender(LogAppender):
             self._failing = f"{self._address}: {told(error)}"
 
     def _end(self, why: str) -> None:
+        """Also from within what the driver calls: there nothing may be asked of it."""
         if self._ended:
             return
         self._ended = f"{self._address}: {why}"
+        self._post(self._tell_end)
+
+    def _tell_end(self) -> None:
         failure = StoreUnavailable(self._ended)
-
-        def tell() -> None:
-            for call in self.on_end:
-                call(failure)
-
-        self._post(tell)
+        if self._log.is_taken_over():
+            place = f"{self._address}: topic {self._topic}"
+            failure = TakenOver(f"{place} has a newer writer, or did not hear of this one for 15 minutes")
+        for call in self.on_end:
+            call(failure)
 
     def _poll_forever(self) -> None:
         try:
             while not self._closing:
-                self._hear()
+                if self._commits:
+                    self._commit()
+                else:
+                    self._hear()
+                if self._log.is_due and not self._is_committing:
+                    self._post(self._look_at_transaction)
                 if self._group is not None:
                     self._group.tell()
         except Exception as error:  # whatever it was: nobody would hear any more what Kafka confirms
-            LOG.exception("the thread that hears what Kafka confirms has failed")
+            if not self._ended:
+                LOG.exception("the thread that hears what Kafka confirms has failed")
             self._end(f"reports of records cannot be heard any more: {error!r}")
         finally:
             # A fatal error, such as the loss of records that were confirmed, is sometimes raised by the driver as an
@@ -269,10 +295,14 @@ class KafkaAppender(LogAppender):
     def close(self) -> None:
         if self._closing:
             return
-        left = self._producer.flush(0.0 if self._ended else CLOSE_S)
+        left = 0
+        with suppress(KafkaException):  # of a producer that cannot go on
+            left = self._producer.flush(0.0 if self._ended else CLOSE_S)
         self._closing = True
         self._handed.set()
         self._thread.join()
+        if not (left or self._ended):
+            self._log.close(CLOSE_S)
         if self._group is not None:
             self._group.close()
         if left:

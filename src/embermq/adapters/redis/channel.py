@@ -382,7 +382,7 @@ class Channel(WireEnds):
                     plan.address,
                     plan.scripts,
                     before,
-                    plan.epoch,
+                    epoch=plan.epoch,
                 )
                 self._is_renewed = self._is_renewed or self._greeting.is_another(before)
             except BaseException:

@@ -63,7 +63,13 @@ def tls_context(address: RedisAddress) -> ssl.SSLContext:
 
 
 async def log_in(
-    ask: Ask, place: str, address: RedisAddress, scripts: Sequence[Script], before: Greeting, epoch: int = 0
+    ask: Ask,
+    place: str,
+    address: RedisAddress,
+    scripts: Sequence[Script],
+    before: Greeting,
+    *,
+    epoch: int = 0,
 ) -> Greeting:
     """Log in, look, load the scripts. `before` is what the last connection to this node was known by: if the server is
     the same, what it may still hold of that connection is discarded, so that nothing old takes effect after what is
