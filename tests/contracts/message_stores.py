@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,6 +24,7 @@ from embermq.pipeline.sinks.message_file import MessageFile
 from embermq.pipeline.sinks.message_server import MessageServer
 from embermq.pipeline.sinks.message_store import MessageStoreSink
 from embermq.pipeline.sinks.sql_server import sql_server
+from embermq.pipeline.sources.log_file import embedded_log_id
 from embermq.ports.message_store import MessageStore
 
 Kind = Literal["sqlite", "postgres", "mariadb"]
@@ -108,7 +110,9 @@ class MessageStores:
         places = self.places
         if not self.url:
             return MessageFile(places.messages)
-        return MessageServer(sql_server(self.url, SETTINGS, SINK_S), places.archive, places.broker)
+        return MessageServer(
+            sql_server(self.url, SETTINGS, SINK_S), places.archive, partial(embedded_log_id, places.broker)
+        )
 
     def open_reader(self) -> MessageStore:
         if not self.url:

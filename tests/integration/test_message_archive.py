@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,14 +18,16 @@ from embermq.adapters.sqlite.log_readers import SqliteLogReaders
 from embermq.pipeline.places import Places
 from embermq.pipeline.sinks.message_server import MessageServer
 from embermq.pipeline.sinks.sql_server import sql_server as server_of
-from embermq.pipeline.sources.log_file import LogFile
+from embermq.pipeline.sources.log_file import LogFile, embedded_log_id
 
 COMMAND_S = 60
 
 
 def sink_of(url: str, data_dir: Path) -> MessageServer:
     places = Places(data_dir)
-    sink = MessageServer(server_of(url, SETTINGS, SINK_S), places.archive, places.broker)
+    sink = MessageServer(
+        server_of(url, SETTINGS, SINK_S), places.archive, partial(embedded_log_id, places.broker)
+    )
     sink.open()
     return sink
 

@@ -88,6 +88,10 @@ class LogInKafka:
 
         wait_until(is_done, DEADLINE_S, what or f"{query} has done everything", poll_s=0.2)
 
+    def ends(self) -> dict[int, int]:
+        """Of the message log, by partition."""
+        return self._ends(self.kafka.log_topic)
+
     def read(self, topic: str) -> list[Message]:
         """All that a topic has now, partition by partition."""
         ends = self._ends(topic)

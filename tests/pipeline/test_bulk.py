@@ -16,9 +16,12 @@ from tests.pipeline.test_sinks import receipts
 from tests.support.waiting import wait_until
 
 from embermq.pipeline.jobs import bulk
+from embermq.pipeline.jobs.bulk_log import EmbeddedLog
 from embermq.pipeline.jobs.bulk_parts import Archive, LakeFeed, Traffic
 from embermq.pipeline.paused import pause_queries, resume_query
 from embermq.pipeline.places import Places
+from embermq.pipeline.schema import PARTITION
+from embermq.pipeline.sinks.message_file import MessageFile
 
 FAR_MS = 3_600_000
 LATENCY = "SELECT deliveries, p50_us, p95_us, p99_us, max_us FROM latency_window"
@@ -67,13 +70,13 @@ def test_each_has_begun_when_a_probe_has_come_through_and_idles_without_reading(
         assert loop.read == [()] * 3, "the probe once each, and nothing while there is nothing"
         for feed in loop.feeds:
             assert feed.part is not None
-            assert (feed.position, feed.part.file.counts()) == (0, {})
+            assert (feed.positions, feed.part.counts()) == ({PARTITION: 0}, {})
             assert feed.report().last_batch_at_ms == 0
         log.append([record(accepted_ms=NOON_MS)])
         loop.wait_for_position(1)
         for feed in loop.feeds:
             assert feed.part is not None
-            found = feed.part.file.counts()
+            found = feed.part.counts()
             assert (found["records"], found["entries"]) == (1, 1)
 
 
@@ -96,7 +99,7 @@ class Failing(Archive):
     failures: ClassVar[list[str]] = []
 
     def write(self, records: DataFrame) -> int:
-        if self.file.position() == 7 and self.failures:
+        if self.positions() == {PARTITION: 7} and self.failures:
             raise OSError(self.failures.pop())
         return super().write(records)
 
@@ -129,7 +132,7 @@ class Slow(Archive):
     may_go: ClassVar[threading.Event]
 
     def write(self, records: DataFrame) -> int:
-        if self.file.position() == 7:
+        if self.positions() == {PARTITION: 7}:
             self.may_go.wait(DEADLINE_S)
         return super().write(records)
 
@@ -155,9 +158,7 @@ def test_a_damaged_sink_and_a_log_of_another_life_stop_nobody_else(
 ) -> None:
     log.append([record(accepted_ms=NOON_MS)] * 3)
     places.traffic.write_bytes(b"not a database" * 100)
-    archive = Archive(AT_ONCE, places)
-    archive.file.begin_at(10)
-    archive.file.close()
+    MessageFile(places.messages).begin_at(10)
     with feeding(spark, places) as loop:
         loop.wait_for_position(3, "lake")
         wait_until(lambda: loop.report("archive").restarts >= 2, DEADLINE_S, "tried again", poll_s=0.05)
@@ -187,14 +188,12 @@ def test_what_was_trimmed_unread_is_counted_by_each(
 ) -> None:
     for _ in range(4):
         log.append([record(accepted_ms=NOON_MS)] * 5)
-    for kind in (Archive, LakeFeed, Traffic):
-        part = kind(AT_ONCE, places)
-        part.file.begin_at(3)
-        part.file.close()
+    for kind in (Archive, Traffic):
+        kind(AT_ONCE, places, EmbeddedLog(AT_ONCE, places, spark)).begin_at({PARTITION: 3})
     log.trim_below(10)
     with feeding(spark, places, kinds=[Archive, Traffic]) as loop:
         loop.wait_for_position(20)
         for feed in loop.feeds:
             assert feed.part is not None
-            found = feed.part.file.counts()
+            found = feed.part.counts()
             assert (found["records"], found["entries"], found["missing"]) == (17, 10, 7)

@@ -1,14 +1,11 @@
 """Traffic on a real Kafka: records and delivery receipts, and the same numbers as on the embedded log."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import pytest
 from confluent_kafka import Producer
 from msgspec.structs import replace
 from pyspark.sql import SparkSession
-from tests.pipeline.feeding import AT_ONCE, feeding
-from tests.pipeline.kafka_topics import EveryLogWanted, LogInKafka
+from tests.pipeline.feeding import AT_ONCE, feeding, feeding_of_kafka
+from tests.pipeline.kafka_topics import LogInKafka
 from tests.pipeline.log_writer import NOON_MS, LogWriter, record
 from tests.pipeline.queries import DEADLINE_S, rows_of
 from tests.support.kafka_server import KafkaServer
@@ -19,13 +16,10 @@ from embermq.adapters.kafka.receipt_topic import ReceiptTopic
 from embermq.adapters.kafka.settings import KafkaSettings
 from embermq.formats.receipts import SAMPLE
 from embermq.pipeline.jobs.bulk_parts import Traffic
-from embermq.pipeline.jobs.kafka_sinks import KafkaTraffic
-from embermq.pipeline.jobs.query_job import JobSetup, KafkaSide
 from embermq.pipeline.places import Places
-from embermq.pipeline.settings import DriverSettings
 
 TABLES = ("traffic_window", "queue_window", "latency_window", "latency_bucket")
-QUICK = DriverSettings(queries=("traffic",), bulk_trigger_ms=0, poll_ms=5)
+QUICK = replace(AT_ONCE, queries=("traffic",), max_records_per_batch=50_000)
 MINUTES_MS = 60_000
 
 EARLY = [
@@ -50,25 +44,6 @@ SAMPLES = [
 LAST = [sample(77_000, client_type=1, root="")]
 
 
-@contextmanager
-def counting(spark: SparkSession, log: LogInKafka, places: Places) -> Iterator[KafkaTraffic]:
-    job = KafkaTraffic(JobSetup(QUICK, places, KafkaSide(log.positions, EveryLogWanted(log.positions))))
-    query = job.start(spark)
-    try:
-        yield job
-        assert query.exception() is None
-    finally:
-        query.stop()
-
-
-def wait_for_log(job: KafkaTraffic, log: LogInKafka) -> None:
-    def is_done() -> bool:
-        done, bounds = job.confirmed(), log.positions.bounds()
-        return all(done.get(number) == found.end for number, found in bounds.items())
-
-    wait_until(is_done, DEADLINE_S, "traffic has the log", poll_s=0.1)
-
-
 def wait_for_samples(places: Places, count: int) -> None:
     total = "SELECT COALESCE(SUM(deliveries), 0) FROM latency_window"
     wait_until(
@@ -79,8 +54,7 @@ def wait_for_samples(places: Places, count: int) -> None:
 def on_the_embedded_log(spark: SparkSession, log: LogWriter, places: Places) -> None:
     log.append(EARLY)
     log.add_receipts(b"".join(SAMPLES))
-    settings = replace(AT_ONCE, max_records_per_batch=QUICK.max_records_per_batch)
-    with feeding(spark, places, settings, [Traffic]) as loop:
+    with feeding(spark, places, QUICK, [Traffic]) as loop:
         loop.wait_for_position(len(EARLY))
         for more in (NEWEST, LATE):
             loop.wait_for_position(log.append(more) + len(more))
@@ -103,18 +77,19 @@ def test_the_same_numbers_as_on_the_embedded_log_and_nothing_twice_when_it_start
         in_kafka.append(EARLY)
         broker.take(SAMPLES)
         wait_until(lambda: broker.statistics().stored == len(SAMPLES), DEADLINE_S, "samples in Kafka")
-        with counting(spark, in_kafka, of_kafka) as job:
+        with feeding_of_kafka(spark, in_kafka, of_kafka, QUICK, [Traffic]) as loop:
+            loop.wait_for_positions(in_kafka.ends())
             in_kafka.append(NEWEST)
-            wait_for_log(job, in_kafka)
+            loop.wait_for_positions(in_kafka.ends())
             wait_for_samples(of_kafka, len(SAMPLES))
         producer = Producer({"bootstrap.servers": kafka.bootstrap})
         producer.produce(topic, b'[{"t":1}]', headers=[("v", b"1.0")])
         producer.produce(topic, b'[{"t":1,"l":1,"c":0,"r":"plant0"}]', headers=[("v", b"2.0")])
         assert not producer.flush(DEADLINE_S)
-        with counting(spark, in_kafka, of_kafka) as job:
+        with feeding_of_kafka(spark, in_kafka, of_kafka, QUICK, [Traffic]) as loop:
             in_kafka.append(LATE)
             broker.take(LAST)
-            wait_for_log(job, in_kafka)
+            loop.wait_for_positions(in_kafka.ends())
             wait_for_samples(of_kafka, len(SAMPLES + LAST))
     finally:
         broker.close()

@@ -19,7 +19,6 @@ from embermq.formats.log_record import Origin, Stamp, decode_record
 from embermq.mqtt.wire.properties import Properties, encode_properties
 from embermq.pipeline.jobs.carrying import Carried
 from embermq.pipeline.places import Places
-from embermq.pipeline.schema import Columns
 from embermq.pipeline.transforms.kafka_dispatch import dispatched
 from embermq.pipeline.transforms.kafka_records import records_from_kafka
 
@@ -93,15 +92,11 @@ def in_kafka(offset: int, frame: bytes) -> KafkaRow:
 
 
 @pytest.mark.promise("pipeline-6", "pipeline-8")
-@pytest.mark.parametrize("columns", ["all", "traffic", "route"])
-def test_both_logs_give_the_same_rows(
-    spark: SparkSession, log: LogWriter, places: Places, columns: Columns
-) -> None:
+def test_both_logs_give_the_same_rows(spark: SparkSession, log: LogWriter, places: Places) -> None:
     log.append(RECORDS)
     source = kafka_rows(spark, [in_kafka(offset, frame) for offset, frame in enumerate(RECORDS)])
-    ours = records_from_kafka(source, columns, LOG_PREFIX).orderBy("offset")
-    read: Columns = "route" if columns == "route" else "all"  # traffic has no read of its own there
-    embedded = log_rows(spark, places, 0, len(RECORDS), read).select(ours.columns).orderBy("offset")
+    ours = records_from_kafka(source, LOG_PREFIX).orderBy("offset")
+    embedded = log_rows(spark, places, 0, len(RECORDS)).select(ours.columns).orderBy("offset")
     assert ours.dtypes == embedded.dtypes
     rows = [row.asDict(recursive=True) for row in ours.collect()]
     assert {row.pop("partition") for row in rows} == {3}
@@ -112,7 +107,7 @@ def test_both_logs_give_the_same_rows(
 @pytest.mark.promise("pipeline-4")
 def test_what_cannot_be_understood_is_a_row_with_its_reason(spark: SparkSession) -> None:
     rows: list[KafkaRow] = [(1, i, key, b"%d" % i, headers) for i, (_, key, headers) in enumerate(BROKEN)]
-    found = records_from_kafka(kafka_rows(spark, rows), "all", LOG_PREFIX).orderBy("offset").collect()
+    found = records_from_kafka(kafka_rows(spark, rows), LOG_PREFIX).orderBy("offset").collect()
     assert [row.error for row in found] == [reason for reason, _, _ in BROKEN]
     assert [row.body for row in found] == [row[3] for row in rows]
     assert all(
@@ -123,7 +118,7 @@ def test_what_cannot_be_understood_is_a_row_with_its_reason(spark: SparkSession)
 @pytest.mark.promise("pipeline-4")
 def test_properties_that_cannot_be_read_are_a_reason_too(spark: SparkSession) -> None:
     rows: list[KafkaRow] = [(0, i, b"a", b"", plain_headers(p=p)) for i, p in enumerate(BROKEN_BLOCKS)]
-    found = records_from_kafka(kafka_rows(spark, rows), "all", LOG_PREFIX).orderBy("offset").collect()
+    found = records_from_kafka(kafka_rows(spark, rows), LOG_PREFIX).orderBy("offset").collect()
     assert [row.error for row in found] == [
         f"header p cannot be understood: {reason}" for reason in BROKEN_BLOCKS.values()
     ]
@@ -133,7 +128,7 @@ def test_properties_that_cannot_be_read_are_a_reason_too(spark: SparkSession) ->
 def test_a_newer_minor_format_is_read_and_unknown_headers_are_carried(spark: SparkSession) -> None:
     row: KafkaRow = (0, 5, b"a/b", b"", [*plain_headers([stamp_text(BILLING)], v=b"1.12"), *UNKNOWN])
     source = kafka_rows(spark, [row])
-    (read,) = records_from_kafka(source, "all", LOG_PREFIX).collect()
+    (read,) = records_from_kafka(source, LOG_PREFIX).collect()
     assert read.error is None and read.payload == b"" and read.payload_bytes == 0
     assert [(one.name, one.tag, one.value) for one in read.unknown_fields] == [
         ("zz", None, b"\xff"),

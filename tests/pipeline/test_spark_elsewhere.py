@@ -212,7 +212,12 @@ def test_spark_submit_without_the_data_directory_of_a_broker(
         for query in settings.queries:
             log.wait_for_progress(query)
         check_counts(cluster, settings, log, topic, stores)
-        wait_until(lambda: status().state == "running", START_S, "it says that it runs", poll_s=0.5)
+        wait_until(
+            lambda: status().state == "running" and all(query.totals for query in status().queries),
+            START_S,
+            "it says that it runs, and what it has done",
+            poll_s=0.5,
+        )
         found = status()
         assert found.pid and found.host == socket.gethostname()
         assert {query.name: query.state for query in found.queries} == dict.fromkeys(QUERIES, "running")

@@ -24,6 +24,7 @@ from pyspark.sql import SparkSession
 from embermq.pipeline.errors import DriverLockError, PipelineError
 from embermq.pipeline.java import find_java
 from embermq.pipeline.jobs.bulk import POOL, Bulk, Feed
+from embermq.pipeline.jobs.bulk_log import BulkLog, EmbeddedLog
 from embermq.pipeline.jobs.query_job import JobSetup
 from embermq.pipeline.jobs.streaming import chosen_jobs, chosen_parts, register_sources
 from embermq.pipeline.keeper import Keeper
@@ -126,7 +127,10 @@ class Driver:
             keeper.start()
         self._keepers = [*keepers]
         if parts:
-            bulk = Bulk(parts, setup, spark, self._stopping, turns)
+            log: BulkLog = EmbeddedLog(self._settings, self._places, spark)
+            if self._kafka is not None:
+                log = self._kafka.bulk_log(self._settings, spark)
+            bulk = Bulk(parts, setup, log, spark, self._stopping, turns=turns)
             bulk.start()
             self._keepers += bulk.feeds
 
@@ -181,9 +185,9 @@ class Driver:
 
     def _query_report(self, keeper: Keeper | Feed) -> QueryReport:
         report = keeper.report()
-        if self._kafka is None or isinstance(keeper, Feed):
+        if self._kafka is None:
             return report
-        return self._kafka.with_lag(report, keeper.job)
+        return self._kafka.with_lag(report, keeper if isinstance(keeper, Feed) else keeper.job)
 
     def _end(self) -> None:
         """Let the sinks finish what they write, then take everything that was started along."""

@@ -7,9 +7,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 import msgspec
+from pyspark.sql import SparkSession
 
 from embermq.pipeline.errors import KafkaLogError
 from embermq.pipeline.jobs.application_topics import BrokerSessions, LogsMadeHere
+from embermq.pipeline.jobs.bulk import Feed
+from embermq.pipeline.jobs.kafka_bulk_log import KafkaBulkLog
 from embermq.pipeline.jobs.kafka_dispatch import chosen_mode
 from embermq.pipeline.jobs.kafka_job import KafkaJob
 from embermq.pipeline.jobs.query_job import KafkaSide, QueryJob
@@ -118,9 +121,13 @@ class KafkaDriver:
     def _say(self, report: DriverReport) -> None:
         self.positions.publish_report(msgspec.json.encode(report))
 
-    def with_lag(self, report: QueryReport, job: QueryJob | None) -> QueryReport:
+    def bulk_log(self, settings: DriverSettings, spark: SparkSession) -> KafkaBulkLog:
+        """The log as archive, lake and traffic read it."""
+        return KafkaBulkLog(self.positions, self.lags, settings, spark)
+
+    def with_lag(self, report: QueryReport, job: QueryJob | Feed | None) -> QueryReport:
         """What is reported of a query, with its positions and how far it is behind."""
-        if not isinstance(job, KafkaJob):
+        if not isinstance(job, KafkaJob | Feed):
             return report
         done = dict(job.done)
         lag = self.lags.lag(report.name, done)

@@ -34,37 +34,42 @@ class _Look(Struct, frozen=True):
 class KafkaLags:
     """Looks at the ends of the log every `LOOK_S`, and remembers them: when an end was seen tells the age of a lag."""
 
-    def __init__(self, positions: KafkaPositions, stopping: threading.Event) -> None:
+    def __init__(self, positions: KafkaPositions, stopping: threading.Event, look_s: float = LOOK_S) -> None:
         self._positions = positions
         self._stopping = stopping
+        self._look_s = look_s
         self._looks: deque[_Look] = deque(maxlen=_REMEMBERED)
-        self._bounds: Mapping[int, Bounds] = {}
+        self.bounds: Mapping[int, Bounds] = {}
+        """Of each partition of the log at the last look; {} before the first."""
+        self.watched: dict[str, Mapping[int, Bounds]] = {}
+        """Other topics, as the log; {} for one that is not there."""
         self._ages: dict[str, tuple[Positions, int | None]] = {}
         self._undated: dict[str, Positions] = {}
+        self._missed: set[str] = set()
         self.problem = ""
 
     def start(self) -> None:
         """Begin; returns at once."""
-        threading.Thread(target=self._watch, name="kafka-lags", daemon=True).start()
+        threading.Thread(target=self._keep_looking, name="kafka-lags", daemon=True).start()
 
     def first(self) -> int:
         """All oldest offsets together, as they were last seen."""
-        return sum(bounds.first for bounds in self._bounds.values())
+        return sum(bounds.first for bounds in self.bounds.values())
 
     def end(self) -> int:
         """All ends together, as they were last seen."""
-        return sum(bounds.end for bounds in self._bounds.values())
+        return sum(bounds.end for bounds in self.bounds.values())
 
     def lag(self, query: str, done: Positions) -> Lag:
         """Of a query that has published these positions."""
         behind = {
             number: max(bounds.first, done.get(number, bounds.first))
-            for number, bounds in self._bounds.items()
+            for number, bounds in self.bounds.items()
             if bounds.end > done.get(number, bounds.first)
         }
         if not behind:
             return Lag(0, 0.0)
-        messages = sum(self._bounds[number].end - at for number, at in behind.items())
+        messages = sum(self.bounds[number].end - at for number, at in behind.items())
         return Lag(messages, self._age_s(query, behind))
 
     def _age_s(self, query: str, behind: Positions) -> float:
@@ -80,14 +85,34 @@ class KafkaLags:
 
     def look(self) -> None:
         """One look. Raises KafkaLogError."""
-        self._bounds = self._positions.bounds()
-        ends = {number: bounds.end for number, bounds in self._bounds.items()}
+        self.bounds = self._positions.bounds()
+        ends = {number: bounds.end for number, bounds in self.bounds.items()}
         self._looks.append(_Look(time.monotonic(), ends))
+        for topic in list(self.watched):
+            self._look_beside(topic)
         while self._undated:
             query, behind = self._undated.popitem()
             self._ages[query] = behind, self._positions.accepted_ms(behind)
 
-    def _watch(self) -> None:
+    def watch(self, topic: str) -> None:
+        """Look at another topic, too."""
+        self.watched[topic] = {}
+
+    def _look_beside(self, topic: str) -> None:
+        """What waits for the log does not wait for a topic beside it."""
+        found: Mapping[int, Bounds] = {}
+        try:
+            if self.watched[topic] or topic in self._positions.topics():  # asking for it may make it
+                found = self._positions.bounds(topic)
+            problem = "it is not there"
+        except KafkaLogError as error:
+            problem = str(error)
+        if not found and topic not in self._missed:
+            log.warning("%s cannot be read: %s", topic, problem)
+            self._missed.add(topic)
+        self.watched[topic] = found
+
+    def _keep_looking(self) -> None:
         while not self._stopping.is_set():
             try:
                 self.look()
@@ -96,4 +121,4 @@ class KafkaLags:
                 if not self.problem:
                     log.warning("%s", error)
                 self.problem = str(error)
-            self._stopping.wait(LOOK_S)
+            self._stopping.wait(self._look_s)

@@ -116,8 +116,8 @@ class DriverSettings(PipelineSettings, frozen=True, kw_only=True, forbid_unknown
     max_records_per_batch: int = 50_000
     """Records of the message log read for one batch."""
     max_bytes_per_batch: int = 32 * 1024 * 1024
-    """Bodies of the embedded log read for one batch; one batch of the log is always read, however large. A log in Kafka
-    is read without this limit, since no query collects its records."""
+    """Bodies read for one batch. One tick of the embedded log is always read, however large. On Kafka archive, lake and
+    traffic go by the mean of the batch before; dispatch has no such limit, since it collects no records."""
     split_records: int = 10_000
     """A batch of at least twice this many records is read by two tasks."""
     dispatch_trigger_ms: int = 1_000

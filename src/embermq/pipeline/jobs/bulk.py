@@ -1,28 +1,26 @@
-"""archive, lake and traffic on the embedded log: one loop reads each batch once and hands it to all who are due.
+"""archive, lake and traffic: one loop reads each batch of the log once and hands it to all who are due.
 
 There is no streaming query. A look at the log's end costs microseconds, and Spark is asked when a batch is due: an idle
-pipeline does nothing. Every part has its own position, its own thread and its own failures. One that has failed, or
-takes longer than the others wait for it, reads by itself from where it is until it has caught up.
+pipeline does nothing. Every part has its own positions, its own thread and its own failures. One that has failed, or
+takes longer than the others wait for it, reads by itself from where it is until it has caught up: the partitions in
+which it is behind somebody, up to there, while it rests in the others. So those whose positions cross meet.
 """
 
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing
-from functools import partial
 
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 
-from embermq.pipeline.errors import LogBehindProgressError
+from embermq.pipeline.jobs.bulk_log import BulkLog
 from embermq.pipeline.jobs.bulk_parts import WAITING_FULL, BulkPart
 from embermq.pipeline.jobs.query_job import JobSetup, LastBatch
 from embermq.pipeline.keeper import HEALTHY_S, short_reason
+from embermq.pipeline.log_look import Positions
 from embermq.pipeline.paused import paused_queries
-from embermq.pipeline.sources import message_log
-from embermq.pipeline.sources.log_file import LogBounds, LogFile
 from embermq.pipeline.status import QueryReport, QueryState
 from embermq.pipeline.turns import Turns
 
@@ -35,28 +33,53 @@ log = logging.getLogger(__name__)
 
 
 class SharedRows:
-    """A range of the log, kept on disk until every part that they are for has done with them."""
+    """Ranges of the log, read once and kept on disk until every part that they are for has done with them."""
 
-    def __init__(self, rows: DataFrame, end: int, parts: int) -> None:
-        self.rows = rows.persist(StorageLevel.DISK_ONLY)
+    def __init__(self, log: BulkLog, begin: Positions, end: Positions, parts: int) -> None:
+        self.begin = begin
         self.end = end
+        self._log = log
         self._parts = parts
+        self._rows: DataFrame | None = None
+        self._failure: Exception | None = None
         self._lock = threading.Lock()
+
+    def rows(self) -> DataFrame:
+        """Who comes first reads, and may wait for a server; the others wait for that, and fail with it."""
+        with self._lock:
+            if self._failure is not None:
+                raise self._failure
+            if self._rows is None:
+                try:
+                    self._rows = self._log.read(self.begin, self.end).persist(StorageLevel.DISK_ONLY)
+                    self._log.measure(self._rows)
+                except Exception as error:
+                    self._failure = error
+                    raise
+            return self._rows
 
     def release(self) -> None:
         """One part has done with it, or failed."""
         with self._lock:
             self._parts -= 1
             is_over = not self._parts
-        if is_over:
-            self.rows.unpersist()
+        if is_over and self._rows is not None:
+            self._rows.unpersist()
 
 
 class Feed:
     """One part and how it fares. `work` runs on the feed's thread, all else on the loop's."""
 
-    def __init__(self, kind: type[BulkPart], setup: JobSetup) -> None:
+    def __init__(self, kind: type[BulkPart], setup: JobSetup, log: BulkLog) -> None:
         self.name = kind.name
+        self.positions: Positions = {}
+        """What comes next for it; known when it has begun. Ahead of its sink behind positions without a record."""
+        self.missing = 0
+        """Positions that were removed from a log in Kafka before it had read them."""
+        self.done: Positions = {}
+        """What is published: below this everything has had its effect."""
+        self.totals: Mapping[str, int] = {}
+        """What its sink has counted, as it was seen last."""
         self.part: BulkPart | None = None
         self.batch: SharedRows | None = None
         self.has_begun = False
@@ -64,6 +87,7 @@ class Feed:
         """When its work began; never while it has none."""
         self._kind = kind
         self._setup = setup
+        self._log = log
         self._state: QueryState = "starting"
         self._restarts = 0
         self._failures = 0
@@ -73,12 +97,6 @@ class Feed:
         self._work: Future[None] | None = None
         self._tidying: Future[None] | None = None
         self._writing = threading.Lock()
-
-    @property
-    def position(self) -> int:
-        """What comes next for it; it has begun."""
-        assert self.part is not None
-        return self.part.file.position() or 0
 
     def is_settled(self) -> bool:
         """Whether something has gone through it, or it has failed."""
@@ -114,18 +132,18 @@ class Feed:
             self._state = "starting"
         return not is_paused and now_s >= self._retry_s
 
-    def begin(
-        self, threads: ThreadPoolExecutor, spark: SparkSession, probe: Callable[[], DataFrame], first: int
-    ) -> None:
-        """Open the sink and let the probe go through; a new sink starts at `first`."""
+    def begin(self, threads: ThreadPoolExecutor, spark: SparkSession) -> None:
+        """Open the sink and let the probe go through; a new sink starts at the oldest record."""
 
         def work() -> None:
             if self.part is None:
-                self.part = self._kind(self._setup.settings, self._setup.places)
-            self.part.open(spark)
-            if self.part.file.position() is None:
-                self.part.begin_at(first)
-            if self.part.write(probe()):
+                self.part = self._kind(self._setup.settings, self._setup.places, self._log)
+            part = self.part
+            part.open(spark)
+            self.positions = self._resumed(part.positions())
+            self._begin_new(part, self.positions)
+            self._publish(part, self.positions)
+            if part.write(self._log.probe(self.positions)):
                 raise AssertionError("the probe has no effect")
 
         self._submit(threads, spark, work)
@@ -137,39 +155,57 @@ class Feed:
         def work() -> None:
             part, began_s = self.part, time.monotonic()
             assert part is not None
+            records = 0
             try:
-                records = part.write(batch.rows) if batch is not None else 0
+                if batch is not None:
+                    self._begin_new(part, batch.begin)
+                    records = part.write(batch.rows())
             finally:
                 if batch is not None:
                     batch.release()
             if part.waiting():
                 part.write_more(spark)
             if batch is not None:
+                self.positions = batch.end
                 duration_ms = round((time.monotonic() - began_s) * 1000)
                 self._last_batch = LastBatch(records, duration_ms, time.time_ns() // 1_000_000)
+                self._publish(part, batch.end)
 
         self._submit(threads, spark, work)
 
-    def next_position(
-        self, threads: ThreadPoolExecutor, spark: SparkSession, log_end: int | None
-    ) -> int | None:
+    def resume(self, threads: ThreadPoolExecutor, spark: SparkSession) -> Positions | None:
         """Where it reads from; None when it cannot. A round of tidying up is begun, and waited for by nobody else: its
-        server may not answer. `log_end` is None without a log."""
+        server may not answer."""
         try:
             if self._tidying is None or self._tidying.done():
                 done, self._tidying = self._tidying, threads.submit(self._tidy, spark)
                 if done is not None:
                     done.result()
-            position = self.position
-            if log_end is not None and position > log_end:
-                raise LogBehindProgressError(
-                    f"the message log ends {position - log_end} records before the position that {self.name} has "
-                    f"already written: {self._setup.places.log.name} and the sink's file are not of the same life"
-                )
-            return position
+            self.positions = self._resumed(self.positions)
+            return self.positions
         except Exception as error:
             self.fail(error)
             return None
+
+    def _resumed(self, done: Positions) -> Positions:
+        """Where it goes on. What it has counted as missing once is not counted again by the next start."""
+        starts = self._log.starts(self.name, done)
+        known = {number: max(at, self.positions.get(number, 0)) for number, at in done.items()}
+        self.missing += sum(max(0, at - known.get(number, at)) for number, at in starts.items())
+        return starts
+
+    def _begin_new(self, part: BulkPart, starts: Positions) -> None:
+        """Partitions may be added at any time."""
+        known = part.positions()
+        if new := {number: at for number, at in starts.items() if number not in known}:
+            part.begin_at(new)
+
+    def _publish(self, part: BulkPart, positions: Positions) -> None:
+        """Never ahead of the effect."""
+        self.totals = part.counts()
+        if fresh := {number: at for number, at in positions.items() if self.done.get(number) != at}:
+            self._log.publish(self.name, fresh)
+            self.done = {**self.done, **fresh}
 
     def has_more(self, least: int) -> bool:
         """Whether so much, one at least, waits for it beside the log."""
@@ -220,11 +256,14 @@ class Bulk:
         self,
         kinds: Sequence[type[BulkPart]],
         setup: JobSetup,
+        log: BulkLog,
         spark: SparkSession,
         stopping: threading.Event,
+        *,
         turns: Turns,
     ) -> None:
-        self.feeds = [Feed(kind, setup) for kind in kinds]
+        self.feeds = [Feed(kind, setup, log) for kind in kinds]
+        self._log = log
         self._settings = setup.settings
         self._places = setup.places
         self._spark = spark
@@ -247,62 +286,59 @@ class Bulk:
         self._turns.take(POOL, self._stopping)
         while not self._stopping.wait(min(_LOOK_S, self._settings.idle_wait_ms / 1000)):
             try:
-                with closing(LogFile(self._places.log)) as found:
-                    self._look(found)
+                self._look()
             except Exception as error:  # the log could not be read: nobody else would start the loop again
                 log.warning("the log cannot be looked at: %s", short_reason(error), exc_info=error)
             if all(feed.is_settled() for feed in self.feeds):
                 self._turns.leave(POOL)
 
-    def _look(self, found: LogFile) -> None:
+    def _look(self) -> None:
         now_s, paused = time.monotonic(), paused_queries(self._places.data_dir)
         free = [feed for feed in self.feeds if feed.look(now_s, feed.name in paused)]
-        bounds = found.bounds() or LogBounds(0, 0)
+        self._log.look()
+        if not self._log.bounds:
+            return
         for feed in free:
             if not feed.has_begun:
-                feed.begin(self._threads, self._spark, partial(self._read, probe="only"), bounds.first)
+                feed.begin(self._threads, self._spark)
         free = [feed for feed in free if feed.has_begun]
         if any(0 <= time.monotonic() - feed.since_s < PATIENCE_S for feed in self.feeds):
             return  # it may read with the others next
-        starts: dict[int, list[Feed]] = {}
+        starts: dict[tuple[tuple[int, int], ...], list[Feed]] = {}
         for feed in free:
-            log_end = None if found.end() is None else bounds.end
-            position = feed.next_position(self._threads, self._spark, log_end)
-            if position is not None:
-                starts.setdefault(position, []).append(feed)
-        ahead = {*starts, *(feed.batch.end for feed in self.feeds if feed.batch is not None)}
+            at = feed.resume(self._threads, self._spark)
+            if at is not None:
+                starts.setdefault(tuple(sorted(at.items())), []).append(feed)
+        others = [
+            *map(dict, starts),
+            *(feed.batch.end for feed in self.feeds if feed.batch is not None),
+        ]
         is_due = now_s >= self._due_s  # the same for all: who catches up does not take the turn of the others
         for start, feeds in sorted(starts.items()):
-            further = min((at for at in ahead if at > start), default=None)
-            if self._offer(found, start, further, feeds, is_due=is_due) and is_due:
+            if self._offer(dict(start), others, feeds, is_due=is_due) and is_due:
                 self._due_s = now_s + self._settings.bulk_trigger_ms / 1000
 
     def _offer(
-        self, found: LogFile, start: int, ahead: int | None, feeds: list[Feed], *, is_due: bool
+        self, start: Positions, others: Sequence[Positions], feeds: list[Feed], *, is_due: bool
     ) -> bool:
-        """A batch for parts at the same position, when it is due: in time, or when it is a full one, or at once up to
+        """A batch for parts at the same positions, when it is due: in time, or when it is a full one, or at once up to
         where others are already. Whether one of them has something to do."""
-        settings = self._settings
-        log_end = found.end() or 0  # before the batch is measured, or one that is not full would look so
-        end = found.bounded_end(start, settings.max_records_per_batch, settings.max_bytes_per_batch)
-        end = end if ahead is None else min(end, ahead)
-        if end == start or not (is_due or end < log_end or end == ahead):
+        ahead = {
+            number: [other[number] for other in others if other.get(number, at) > at]
+            for number, at in start.items()
+        }
+        is_behind = any(ahead.values())
+        if is_behind:
+            ends = {number: min(ahead[number], default=at) for number, at in start.items()}
+        else:
+            ends = {number: max(at, self._log.bounds[number].end) for number, at in start.items()}
+        end = self._log.bounded(start, ends)
+        if end == start or not (is_due or is_behind or end != ends):
             busy = [feed for feed in feeds if feed.has_more(1 if is_due else WAITING_FULL)]
             for feed in busy:
                 feed.take(self._threads, self._spark, None)
             return bool(busy)
-        try:
-            batch = SharedRows(self._read(start=str(start), end=str(end)), end, len(feeds))
-        except Exception as error:  # a worker of Spark that has not come in time
-            for feed in feeds:
-                feed.fail(error)
-            return True
+        batch = SharedRows(self._log, start, end, len(feeds))
         for feed in feeds:
             feed.take(self._threads, self._spark, batch)
         return True
-
-    def _read(self, **options: str) -> DataFrame:
-        source = self._spark.read.format(message_log.FORMAT).options(
-            path=str(self._places.log), columns="all"
-        )
-        return source.options(split_records=str(self._settings.split_records), **options).load()

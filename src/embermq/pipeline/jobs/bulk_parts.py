@@ -1,28 +1,27 @@
-"""archive, lake and traffic on the embedded log: what becomes of a batch in each of their sinks.
+"""archive, lake and traffic: what becomes of a batch in each of their sinks.
 
-They read nothing of the log themselves; `jobs.bulk` reads it once for all that are at the same position.
+They read nothing of the log themselves; `jobs.bulk` reads it once for all that are at the same positions.
 """
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable
-from contextlib import closing
 from functools import partial
-from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
 from embermq.pipeline.connector import lake_jars
+from embermq.pipeline.jobs.bulk_log import BulkLog
 from embermq.pipeline.jobs.lake_upkeep import LakeUpkeep
+from embermq.pipeline.log_look import Positions
 from embermq.pipeline.places import Places
-from embermq.pipeline.schema import PARTITION, traffic_schema
+from embermq.pipeline.schema import PARTITION
 from embermq.pipeline.settings import DriverSettings, QueryName
 from embermq.pipeline.sinks.lake import Lake, lake_place
 from embermq.pipeline.sinks.message_file import MessageFile
 from embermq.pipeline.sinks.message_store import MessageStoreSink
-from embermq.pipeline.sinks.sink_file import SinkFile
-from embermq.pipeline.sinks.traffic_windows import WATERMARK_S, TrafficWindows
-from embermq.pipeline.sources.log_file import BrokerFile
-from embermq.pipeline.sources.receipts import ReceiptFile
+from embermq.pipeline.sinks.message_tasks import write_by_tasks
+from embermq.pipeline.sinks.traffic_windows import WATERMARK_S, TrafficWindows, receipts_begin
 from embermq.pipeline.transforms.archive import stored_messages
 from embermq.pipeline.transforms.lake import lake_rows
 from embermq.pipeline.transforms.traffic import traffic_events
@@ -33,23 +32,31 @@ WAITING_FULL = 1_000
 
 
 class BulkPart(ABC):
-    """One sink, whose file has its position, written together with the effect."""
+    """One sink, which has its positions, written together with the effect."""
 
     name: QueryName
-    file: SinkFile
 
-    def __init__(self, settings: DriverSettings, places: Places) -> None:
+    def __init__(self, settings: DriverSettings, places: Places, log: BulkLog) -> None:
         """A subclass opens its sink here."""
         self.settings = settings
         self.places = places
+        self.log = log
 
     @abstractmethod
     def open(self, spark: SparkSession) -> None:
-        """Before the first batch, and again after a failure: `file` says then how far the sink is."""
+        """Before the first batch, and again after a failure: `positions` says then how far the sink is."""
 
-    def begin_at(self, offset: int) -> None:
-        """Tell a new sink where it starts."""
-        self.file.begin_at(offset)
+    @abstractmethod
+    def positions(self) -> Positions:
+        """Below these everything has had its effect; partitions that have not begun are not there."""
+
+    @abstractmethod
+    def begin_at(self, begin: Positions) -> None:
+        """Tell the sink where these partitions start."""
+
+    @abstractmethod
+    def counts(self) -> dict[str, int]:
+        """What the sink has counted."""
 
     @abstractmethod
     def write(self, records: DataFrame) -> int:
@@ -73,30 +80,59 @@ class BulkPart(ABC):
 
 
 class Archive(BulkPart):
-    """Every message for `retention_hours`, in the message store."""
+    """Every message for `retention_hours`, in the message store: of a log in Kafka one sink for each partition."""
 
     name = "archive"
 
-    def __init__(self, settings: DriverSettings, places: Places) -> None:
-        super().__init__(settings, places)
-        self._sink = message_sinks(settings, places, places.broker)(None)
-        self.file = self._sink.file
+    def __init__(self, settings: DriverSettings, places: Places, log: BulkLog) -> None:
+        super().__init__(settings, places, log)
+        self._store = message_sinks(settings, places, log.identity)
+        self._sinks: dict[int, MessageStoreSink] = {}
 
     def open(self, spark: SparkSession) -> None:
-        self._sink.open()
+        for number in self.log.bounds:
+            self._sink(number).open()
 
-    def begin_at(self, offset: int) -> None:
-        self._sink.begin_at(offset)
+    def positions(self) -> Positions:
+        found = {number: sink.file.position() for number, sink in self._sinks.items()}
+        return {number: at for number, at in found.items() if at is not None}
+
+    def begin_at(self, begin: Positions) -> None:
+        for number, offset in begin.items():
+            self._sink(number).begin_at(offset)
+
+    def counts(self) -> dict[str, int]:
+        found: Counter[str] = Counter()
+        for sink in self._sinks.values():
+            found.update(sink.file.counts())
+        return dict(found)
 
     def write(self, records: DataFrame) -> int:
-        return self._sink.write(stored_messages(records))
+        messages = stored_messages(records)
+        if not self.log.is_partitioned:
+            return self._sink(PARTITION).write(messages)
+        sinks = self._sinks.values()
+        covered = write_by_tasks(
+            messages,
+            {number: sink.task_writer() for number, sink in self._sinks.items()},
+            side_by_side=all(sink.side_by_side for sink in sinks),
+        )
+        for sink in sinks:
+            sink.follow()
+        return covered
 
     def keep_up(self, now_ms: int) -> None:
-        self._sink.prune(self.oldest_ms(now_ms), self.settings.prune_rows_max)
+        for sink in self._sinks.values():
+            sink.prune(self.oldest_ms(now_ms), self.settings.prune_rows_max)
+
+    def _sink(self, number: int) -> MessageStoreSink:
+        if number not in self._sinks:
+            self._sinks[number] = self._store(number if self.log.is_partitioned else None)
+        return self._sinks[number]
 
 
 def message_sinks(
-    settings: DriverSettings, places: Places, log: Path | Callable[[], int]
+    settings: DriverSettings, places: Places, log_id: Callable[[], int]
 ) -> Callable[[int | None], MessageStoreSink]:
     """Opens the store for a partition of a log in Kafka, or for the embedded one (None). The drivers of servers are
     loaded for a server alone."""
@@ -106,7 +142,7 @@ def message_sinks(
     from embermq.pipeline.sinks.sql_server import sql_server
 
     server = sql_server(settings.message_store, settings.sql, settings.archive_timeout_s)
-    return partial(MessageServer, server, places.archive, log)
+    return partial(MessageServer, server, places.archive, log_id)
 
 
 class LakeFeed(BulkPart):
@@ -114,19 +150,23 @@ class LakeFeed(BulkPart):
 
     name = "lake"
 
-    def __init__(self, settings: DriverSettings, places: Places) -> None:
-        super().__init__(settings, places)
+    def __init__(self, settings: DriverSettings, places: Places, log: BulkLog) -> None:
+        super().__init__(settings, places, log)
         self._sink = Lake(lake_place(settings, places), places)
         self._upkeep = LakeUpkeep(settings.lake_retention_days)
-        self.file = self._sink.file
 
     def open(self, spark: SparkSession) -> None:
         lake_jars(self.settings)  # says what is missing, and how to get it
-        with closing(BrokerFile(self.places.broker)) as broker:
-            self._sink.open(spark, broker.log_identity())
+        self._sink.open(spark, self.log.identity(), self.log.bounds if self.log.is_partitioned else None)
 
-    def begin_at(self, offset: int) -> None:
-        self._sink.begin_at({PARTITION: offset})
+    def positions(self) -> Positions:
+        return self._sink.positions()
+
+    def begin_at(self, begin: Positions) -> None:
+        self._sink.begin_at(begin)
+
+    def counts(self) -> dict[str, int]:
+        return self._sink.file.counts()
 
     def write(self, records: DataFrame) -> int:
         return self._sink.write(lake_rows(records))
@@ -136,30 +176,41 @@ class LakeFeed(BulkPart):
 
 
 class Traffic(BulkPart):
-    """Rates, sizes and latencies by first topic level; the latencies are of the receipts in broker.db."""
+    """Rates, sizes and latencies by first topic level; the latencies are of the receipts beside the log."""
 
     name = "traffic"
 
-    def __init__(self, settings: DriverSettings, places: Places) -> None:
-        super().__init__(settings, places)
-        self._sink = TrafficWindows(places.traffic, settings.traffic_window_s, WATERMARK_S)
-        self.file = self._sink.file
+    def __init__(self, settings: DriverSettings, places: Places, log: BulkLog) -> None:
+        super().__init__(settings, places, log)
+        self._sink = TrafficWindows(
+            places.traffic, settings.traffic_window_s, WATERMARK_S, partitioned=log.is_partitioned
+        )
 
     def open(self, spark: SparkSession) -> None:
         """It is open."""
+
+    def positions(self) -> Positions:
+        return self._sink.positions()
+
+    def begin_at(self, begin: Positions) -> None:
+        self._sink.begin_at(begin)
+
+    def counts(self) -> dict[str, int]:
+        return self._sink.file.counts()
 
     def write(self, records: DataFrame) -> int:
         return self._sink.write(traffic_events(records))
 
     def waiting(self) -> int:
-        with closing(ReceiptFile(self.places.broker)) as receipts:
-            return max(0, receipts.end() - self._sink.position().receipts_next)
+        bounds = self.log.receipt_bounds()
+        begin = receipts_begin(bounds, self._sink.receipts_done())
+        return sum(bounds[number].end - at for number, at in begin.items())
 
     def write_more(self, spark: SparkSession) -> None:
-        start = self._sink.position().receipts_next
-        with closing(ReceiptFile(self.places.broker)) as receipts:
-            samples = receipts.table(start, min(receipts.end(), start + WAITING_FULL))
-        self._sink.write(spark.createDataFrame(samples, traffic_schema()))
+        bounds = self.log.receipt_bounds()
+        begin = self._sink.begin_receipts(bounds)
+        end = {number: min(bounds[number].end, at + WAITING_FULL) for number, at in begin.items()}
+        self._sink.write(self.log.read_receipts(begin, end))
 
     def keep_up(self, now_ms: int) -> None:
         self._sink.prune(self.oldest_ms(now_ms), self.settings.prune_rows_max)

@@ -16,10 +16,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from embermq.pipeline.errors import LogBehindProgressError, PipelineError
+from embermq.pipeline.errors import PipelineError
 from embermq.pipeline.jobs.checkpoints import fresh_checkpoint
 from embermq.pipeline.jobs.query_job import JobSetup, LastBatch, QueryJob
 from embermq.pipeline.sources.kafka_positions import Positions
+from embermq.pipeline.sources.lost_ends import begin_within
 
 log = logging.getLogger(__name__)
 
@@ -108,36 +109,12 @@ class KafkaJob(QueryJob):
 
     def _begin(self) -> Positions:
         """Where each partition is read from: its progress, or the oldest record that is there."""
-        confirmed = self.confirmed()
-        begin: Positions = {}
-        found = self.kafka.positions.bounds()
-        for partition, bounds in found.items():
-            at = confirmed.get(partition, bounds.first)
-            if at > bounds.end and partition < max(found):
-                # It has lost its end, and the broker writes into a later one.
-                log.warning(
-                    "%s: partition %d ends at %d, before %d: the messages between are lost",
-                    self.name,
-                    partition,
-                    bounds.end,
-                    at,
-                )
-                at = bounds.end
-            if at > bounds.end:
-                raise LogBehindProgressError(
-                    f"{self.kafka.positions.kafka.log_topic}, partition {partition}, ends at {bounds.end}, before "
-                    f"{at}, up to which {self.name} has already worked: they are not of the same life"
-                )
-            if at < bounds.first and not (self.name == "dispatch" and self.settings.has_waited):
-                self.missing += bounds.first - at
-                log.warning(
-                    "%s: offsets %d to %d of partition %d were removed from the log before they were read",
-                    self.name,
-                    at,
-                    bounds.first - 1,
-                    partition,
-                )
-            begin[partition] = max(at, bounds.first)
+        confirmed, bounds = self.confirmed(), self.kafka.positions.bounds()
+        is_owed = not self.settings.has_waited
+        topic = self.kafka.positions.kafka.log_topic
+        begin = begin_within(self.name, topic, confirmed, bounds, is_owed=is_owed)
+        if is_owed:
+            self.missing += sum(max(0, at - confirmed.get(number, at)) for number, at in begin.items())
         return begin
 
     def _source(self, spark: SparkSession, begin: Mapping[int, int]) -> DataFrame:

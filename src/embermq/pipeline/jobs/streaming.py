@@ -5,29 +5,24 @@ from pyspark.sql import SparkSession
 from embermq.pipeline.jobs.bulk_parts import PARTS, BulkPart
 from embermq.pipeline.jobs.dispatch import Dispatch
 from embermq.pipeline.jobs.query_job import QueryJob
-from embermq.pipeline.settings import QUERIES, DriverSettings, QueryName
+from embermq.pipeline.settings import DriverSettings
 from embermq.pipeline.sources.message_log import MessageLogSource
 
 
 def chosen_jobs(settings: DriverSettings) -> list[type[QueryJob]]:
-    """The streaming queries that the settings name, dispatch first because clients wait for it."""
-    jobs: dict[QueryName, type[QueryJob]] = (
-        {"dispatch": Dispatch} if settings.kafka is None else _kafka_jobs()
-    )
-    return [jobs[name] for name in QUERIES if name in settings.queries and name in jobs]
+    """The streaming queries that the settings name."""
+    if "dispatch" not in settings.queries:
+        return []
+    if settings.kafka is None:
+        return [Dispatch]
+    from embermq.pipeline.jobs.kafka_dispatch import KafkaDispatch  # its client is not in every installation
+
+    return [KafkaDispatch]
 
 
 def chosen_parts(settings: DriverSettings) -> list[type[BulkPart]]:
-    """Who shares the reading of an embedded log."""
-    return [part for part in PARTS if settings.kafka is None and part.name in settings.queries]
-
-
-def _kafka_jobs() -> dict[QueryName, type[QueryJob]]:
-    """Loaded for a log in Kafka alone: the client is not there in every installation."""
-    from embermq.pipeline.jobs.kafka_dispatch import KafkaDispatch
-    from embermq.pipeline.jobs.kafka_sinks import KafkaArchive, KafkaLake, KafkaTraffic
-
-    return {"dispatch": KafkaDispatch, "archive": KafkaArchive, "lake": KafkaLake, "traffic": KafkaTraffic}
+    """Who shares the reading of the log."""
+    return [part for part in PARTS if part.name in settings.queries]
 
 
 def register_sources(spark: SparkSession) -> None:

@@ -6,7 +6,6 @@ after that transaction, so that it is never ahead; the broker's retention and st
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,6 @@ from embermq.pipeline.sinks.message_store import MessageBatch, MessageStoreSink,
 from embermq.pipeline.sinks.message_tasks import OpenWriter
 from embermq.pipeline.sinks.sink_file import SinkFile
 from embermq.pipeline.sinks.sql_server import SqlServer
-from embermq.pipeline.sources.log_file import BrokerFile
 
 _ROWS_AT_A_TIME = 5_000
 _TOPIC = COLUMNS.index("topic")
@@ -143,15 +141,12 @@ class MessageServer(MessageStoreSink):
     side_by_side = True
 
     def __init__(
-        self, server: SqlServer, copy: Path, log: Path | Callable[[], int], partition: int | None = None
+        self, server: SqlServer, copy: Path, log_id: Callable[[], int], partition: int | None = None
     ) -> None:
-        """`copy` is archive.db, `log` broker.db, whose identity is that of the rows.
-
-        For one partition of a log in Kafka `log` says which one it is.
-        """
+        """`copy` is archive.db, `log_id` says which log the rows are of, `partition` is of a log in Kafka."""
         self.file = SinkFile(copy, ARCHIVE if partition is None else f"{ARCHIVE};{partition}")
         self._server = server
-        self._log = log
+        self._found_log_id = log_id
         self._of = PARTITION if partition is None else partition
         self._log_id = 0
         self._messages = ServerMessages(server, self._log_id, self._of)
@@ -184,12 +179,6 @@ class MessageServer(MessageStoreSink):
     def close(self) -> None:
         self._messages.close()
         super().close()
-
-    def _found_log_id(self) -> int:
-        if not isinstance(self._log, Path):
-            return self._log()
-        with closing(BrokerFile(self._log)) as broker:
-            return broker.log_identity()
 
 
 def _now_ms() -> int:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from msgspec import Struct
 from pyspark.sql import DataFrame
 
+from embermq.pipeline.log_look import Bounds
 from embermq.pipeline.schema import PARTITION, RECEIPTS
 from embermq.pipeline.sinks.sink_file import SinkFile
 from embermq.pipeline.transforms.batch_values import is_new
@@ -44,15 +44,6 @@ INSERT INTO traffic_state VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value =
 """
 
 
-class TrafficPosition(Struct, frozen=True):
-    """The position at which the next batch starts in the two tables of broker.db, and from when on messages are not
-    late."""
-
-    next_offset: int
-    receipts_next: int
-    watermark_ms: int
-
-
 class TrafficWindows:
     """Adds a batch to the windows in one transaction.
 
@@ -60,52 +51,64 @@ class TrafficWindows:
     moves in the transaction of the counts. A lost checkpoint or a kill costs and repeats nothing.
     """
 
-    def __init__(self, path: Path, window_s: int, watermark_s: int) -> None:
+    def __init__(self, path: Path, window_s: int, watermark_s: int, *, partitioned: bool = False) -> None:
+        """`partitioned`: of a log in Kafka."""
         self.file = SinkFile(path, READER, ("embermq.formats", "traffic.sql"))
         self._window_s = window_s
         self._watermark_ms = watermark_s * 1000
+        self._partitioned = partitioned
 
-    def position(self) -> TrafficPosition:
-        """What is in the windows already."""
-        state = dict(self.file.connection.execute("SELECT name, value FROM traffic_state").fetchall())
-        return TrafficPosition(
-            self.file.position() or 0, state.get(RECEIPTS_NEXT, 0), state.get("watermark_ms", 0)
-        )
+    def positions(self) -> dict[int, int]:
+        """Below these everything is in the windows, by partition of the message log."""
+        if self._partitioned:
+            return self.file.positions()
+        at = self.file.position()
+        return {} if at is None else {PARTITION: at}
+
+    def begin_at(self, begin: Mapping[int, int]) -> None:
+        """Say where partitions begin; no effect for those that have begun."""
+        for number, offset in begin.items():
+            self.file.begin_at(offset, self._number(number))
+
+    def receipts_done(self) -> dict[int, int]:
+        """Below these all receipts are in the windows."""
+        if not self._partitioned:
+            return {PARTITION: self._state().get(RECEIPTS_NEXT, 0)}
+        return {
+            int(name.rpartition(";")[2]): at
+            for name, at in self._state().items()
+            if name.startswith(f"{RECEIPTS_NEXT};")
+        }
+
+    def begin_receipts(self, bounds: Mapping[int, Bounds]) -> dict[int, int]:
+        """Where the receipts, of which these are there, are read from. Those that end before what is in the windows
+        were made anew."""
+        done = self.receipts_done()
+        with self.file.transaction() as connection:
+            for number in (number for number, found in bounds.items() if done.get(number, 0) > found.end):
+                connection.execute("DELETE FROM traffic_state WHERE name = ?", (self._receipts_key(number),))
+        return receipts_begin(bounds, done)
 
     def write(self, events: DataFrame) -> int:
         """Take rows of the traffic source; returns the number of positions of the message log it covered."""
-        at = self.position()
-        new = events.where(is_new({PARTITION: at.next_offset, RECEIPTS: at.receipts_next}))
-        return self._add(traffic_windows(new, self._window_s, at.watermark_ms).toArrow())
+        receipts = {RECEIPTS - number: at for number, at in self.receipts_done().items()}
+        new = events.where(is_new(self.positions() | receipts))
+        return self._add(traffic_windows(new, self._window_s, self._watermark()).toArrow())
 
-    def begin_receipts(self, bounds: Mapping[int, tuple[int, int]]) -> dict[int, int]:
-        """Where each partition of the topic of receipts, which has these first offsets and ends, is read from.
+    def _state(self) -> dict[str, int]:
+        return dict(self.file.connection.execute("SELECT name, value FROM traffic_state").fetchall())
 
-        A topic that ends before what is in the windows was made anew.
-        """
-        done = self._receipts_done()
-        begin = {number: max(done.get(number, 0), first) for number, (first, _) in bounds.items()}
-        anew = [number for number, (_, end) in bounds.items() if begin[number] > end]
-        with self.file.transaction() as connection:
-            for number in anew:
-                begin[number] = bounds[number][0]
-                connection.execute("DELETE FROM traffic_state WHERE name = ?", (_receipts_key(number),))
-        return begin
+    def _watermark(self) -> int:
+        """From when on messages are not late."""
+        return self._state().get("watermark_ms", 0)
 
-    def _receipts_done(self) -> dict[int, int]:
-        state = self.file.connection.execute(
-            "SELECT name, value FROM traffic_state WHERE name GLOB ?", (f"{RECEIPTS_NEXT};*",)
-        )
-        return {int(name.rpartition(";")[2]): int(value) for name, value in state.fetchall()}
+    def _number(self, partition: int) -> int | None:
+        return partition if self._partitioned else None
 
-    def write_partitions(self, events: DataFrame) -> int:
-        """The same of a log in Kafka, and of the topic of receipts; all partitions of the log have begun."""
-        watermark_ms = self.position().watermark_ms
-        done = {RECEIPTS - number: offset for number, offset in self._receipts_done().items()}
-        new = events.where(is_new(self.file.positions() | done))
-        return self._add(traffic_windows(new, self._window_s, watermark_ms).toArrow(), partitioned=True)
+    def _receipts_key(self, number: int) -> str:
+        return f"{RECEIPTS_NEXT};{number}" if self._partitioned else RECEIPTS_NEXT
 
-    def _add(self, groups: pa.Table, *, partitioned: bool = False) -> int:
+    def _add(self, groups: pa.Table) -> int:
         if not len(groups):
             return 0
         length_ms = self._window_s * 1000
@@ -122,7 +125,7 @@ class TrafficWindows:
             for key in {(row["window_ms"], row["root"], row["client_type"]) for row in samples}:
                 self._put_quantiles(*key)
             if len(log):
-                covered = self._move(log, partitioned)
+                covered = self._move(log)
                 late = pc.sum(log["late"]).as_py()
                 messages = pc.sum(log["messages"]).as_py()
                 missing = pc.sum(log["missing"]).as_py()
@@ -140,20 +143,20 @@ class TrafficWindows:
                 if newest_ms is not None:
                     connection.execute(_PUT_STATE, ("watermark_ms", newest_ms - self._watermark_ms))
             if len(receipts):
-                self._move_receipts(receipts, partitioned)
+                self._move_receipts(receipts)
         return covered
 
-    def _move(self, log: pa.Table, partitioned: bool) -> int:
+    def _move(self, log: pa.Table) -> int:
         """Each partition to its end; how many positions that are."""
         spans = log.group_by("partition").aggregate([("first", "min"), ("next", "max")]).to_pylist()
         for span in spans:
-            self.file.move_to(span["next_max"], span["partition"] if partitioned else None)
+            self.file.move_to(span["next_max"], self._number(span["partition"]))
         return sum(span["next_max"] - span["first_min"] for span in spans)
 
-    def _move_receipts(self, receipts: pa.Table, partitioned: bool) -> None:
+    def _move_receipts(self, receipts: pa.Table) -> None:
         ends = receipts.group_by("partition").aggregate([("next", "max")]).to_pylist()
         for end in ends:
-            key = _receipts_key(RECEIPTS - end["partition"]) if partitioned else RECEIPTS_NEXT
+            key = self._receipts_key(RECEIPTS - end["partition"])
             self.file.connection.execute(_PUT_STATE, (key, end["next_max"]))
 
     def _put_quantiles(self, window_ms: int, root: str, client_type: int) -> None:
@@ -172,7 +175,7 @@ class TrafficWindows:
 
     def prune(self, older_than_ms: int, rows_max: int) -> int:
         """Delete windows older than that, and buckets whose window will not change any more."""
-        watermark_ms = self.position().watermark_ms
+        watermark_ms = self._watermark()
         deleted = 0
         with self.file.transaction():
             for table, before_ms in (
@@ -197,8 +200,12 @@ class TrafficWindows:
         return deleted.rowcount
 
 
-def _receipts_key(number: int) -> str:
-    return f"{RECEIPTS_NEXT};{number}"
+def receipts_begin(bounds: Mapping[int, Bounds], done: Mapping[int, int]) -> dict[int, int]:
+    """Where each partition of the receipts goes on, below whose end it is."""
+    return {
+        number: found.first if (at := done.get(number, 0)) > found.end else max(at, found.first)
+        for number, found in bounds.items()
+    }
 
 
 def _quantile(buckets: list[tuple[int, int, int]], total: int, share: float) -> int:

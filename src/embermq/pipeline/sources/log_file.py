@@ -2,6 +2,7 @@
 
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,12 @@ class BrokerFile:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+
+
+def embedded_log_id(path: Path) -> int:
+    """Which log `path`, a broker.db, belongs to; 0 while there is no file."""
+    with closing(BrokerFile(path)) as broker:
+        return broker.log_identity()
 
 
 class LogFile:

@@ -1,4 +1,4 @@
-"""What the traffic windows are made of on Kafka: heads of records, and samples of delivery latency, of one source.
+"""Samples of delivery latency, of the records of their topic in Kafka.
 
 Native expressions only; the layout of the samples is that of `model.receipts`.
 """
@@ -8,31 +8,21 @@ from pyspark.sql import functions as F
 
 from embermq.pipeline.schema import RECEIPTS, traffic_schema
 from embermq.pipeline.transforms.kafka_headers import YEAR_10000_MS, look_up
-from embermq.pipeline.transforms.kafka_records import records_from_kafka
 
 FORMAT_MAJOR = "1"
 _SAMPLES = "array<struct<t: bigint, l: bigint, c: int, r: string>>"
 _CLIENT_TYPES = (0, 1)
 
 
-def receipts_partition(number: Column | int) -> Column:
-    """What stands in `partition` for a partition of the topic of receipts: RECEIPTS and below."""
-    return F.lit(RECEIPTS) - number
+def receipts_from_kafka(rows: DataFrame) -> DataFrame:
+    """Rows of `traffic_schema` of Spark's Kafka source on the topic of receipts.
 
-
-def traffic_events_from_kafka(rows: DataFrame, log_prefix: str, receipts_topic: str) -> DataFrame:
-    """Rows of `traffic_schema` of Spark's Kafka source on the message log and the topic of receipts.
-
-    A sample is a row; its `offset` is that of the record it is in. What cannot be understood is a row
-    with an error.
+    A sample is a row; its `partition` is RECEIPTS and below, its `offset` that of the record it is in. What cannot be
+    understood is a row with an error.
     """
-    is_receipt = F.col("topic") == receipts_topic
-    told = rows.withColumn("samples", F.when(is_receipt, _samples())).withColumn("is_receipt", is_receipt)
-    records = records_from_kafka(told, "traffic", log_prefix, also=("samples", "is_receipt"))
-    # One scan of the source: a union would read both topics twice.
-    split = records.withColumn("sample", F.explode_outer("samples"))
-    of_samples = {
-        "partition": receipts_partition(F.col("partition")),
+    split = rows.withColumn("sample", F.explode_outer(_samples()))
+    values = {
+        "partition": F.lit(RECEIPTS) - F.col("partition"),
         "offset": F.col("offset"),
         "span": F.lit(1),
         "accepted_at": F.when(_is_whole(), F.timestamp_millis("sample.t")),
@@ -43,10 +33,7 @@ def traffic_events_from_kafka(rows: DataFrame, log_prefix: str, receipts_topic: 
     }
     return split.select(
         *(
-            F.when(F.col("is_receipt"), of_samples.get(field.name, F.lit(None)))
-            .otherwise(F.col(field.name) if field.name in records.columns else F.lit(None))
-            .cast(field.dataType)
-            .alias(field.name)
+            values.get(field.name, F.lit(None)).cast(field.dataType).alias(field.name)
             for field in traffic_schema().fields
         )
     )

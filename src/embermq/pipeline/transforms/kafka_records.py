@@ -8,7 +8,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from embermq.pipeline.schema import Columns, record_schema
+from embermq.pipeline.schema import record_schema
 from embermq.pipeline.transforms.kafka_headers import (
     SINGLE_HEADERS,
     has_header,
@@ -26,25 +26,19 @@ _TAGGED = r"^u(0|[1-9][0-9]{0,2})\z"
 _POSITION = ("partition", "offset", "span", "error", "body")
 
 
-def records_from_kafka(
-    rows: DataFrame, columns: Columns, log_prefix: str, also: tuple[str, ...] = ()
-) -> DataFrame:
-    """The columns that a query needs, of the columns of Spark's Kafka source with headers.
+def records_from_kafka(rows: DataFrame, log_prefix: str) -> DataFrame:
+    """Rows of `record_schema` of the columns of Spark's Kafka source with headers.
 
     `log_prefix` is what the names of application logs begin with. A record that cannot be understood has `error` set
-    and nothing else but its position and body. Columns of `also` stay beside them.
+    and nothing else but its position and body.
     """
-    schema = record_schema(columns)
-    known = with_headers(rows, "partition", "offset", "key", "value", "headers", *also)
-    checked = known.withColumn("block", property_block(header("p"))).withColumn(
-        "problem", record_problem(log_prefix)
-    )
-    if columns == "all":
-        checked = checked.withColumn("walk", property_walk())
-        problem = F.coalesce("problem", _property_problem())
-        checked = checked.withColumn("problem", problem)
+    schema = record_schema()
+    known = with_headers(rows, "partition", "offset", "key", "value", "headers")
+    checked = known.withColumn("block", property_block(header("p"))).withColumn("walk", property_walk())
+    problem = F.coalesce(record_problem(log_prefix), _property_problem())
+    checked = checked.withColumn("problem", problem)
     values = _values()
-    return checked.select(*(_column(name, values[name], schema) for name in schema.names), *also)
+    return checked.select(*(_column(name, values[name], schema) for name in schema.names))
 
 
 def _property_problem() -> Column:

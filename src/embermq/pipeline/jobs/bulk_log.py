@@ -1,0 +1,133 @@
+"""The message log as archive, lake and traffic read it: ranges of its partitions, each read once for all of them.
+
+Here is the embedded log; `jobs.kafka_bulk_log` is the one in Kafka.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from contextlib import closing
+
+from pyspark.sql import DataFrame, SparkSession
+
+from embermq.pipeline.errors import LogBehindProgressError
+from embermq.pipeline.log_look import Bounds, Positions
+from embermq.pipeline.places import Places
+from embermq.pipeline.schema import PARTITION, traffic_schema
+from embermq.pipeline.settings import DriverSettings
+from embermq.pipeline.sources import message_log
+from embermq.pipeline.sources.log_file import LogFile, embedded_log_id
+from embermq.pipeline.sources.receipts import ReceiptFile
+
+
+class BulkLog(ABC):
+    """Says what the log held at the last look, and reads ranges of it. `look`, `starts`, `bounded` and
+    `receipt_bounds` are called by the loop, and wait for no server; the others by threads of the parts."""
+
+    is_partitioned: bool
+    """Whether sinks keep a position for each partition; the embedded log has one partition."""
+    bounds: Mapping[int, Bounds] = {}
+    """At the last look, by partition; {} before the first that had an answer."""
+
+    @abstractmethod
+    def look(self) -> None:
+        """Take note of how far the log is."""
+
+    @abstractmethod
+    def identity(self) -> int:
+        """Which log it is: another one when it was made anew."""
+
+    @abstractmethod
+    def starts(self, query: str, done: Positions) -> dict[int, int]:
+        """Where a query that has `done` this goes on, in every partition. Raises LogBehindProgressError."""
+
+    @abstractmethod
+    def bounded(self, starts: Positions, ends: Positions) -> dict[int, int]:
+        """Where a batch from `starts` ends: bounded in records and bytes, at `ends` at most."""
+
+    @abstractmethod
+    def read(self, begin: Positions, end: Positions) -> DataFrame:
+        """The records of these ranges, as rows of `record_schema`."""
+
+    @abstractmethod
+    def probe(self, starts: Positions) -> DataFrame:
+        """Something that goes through every step and that a sink at `starts` skips as a repeat."""
+
+    @abstractmethod
+    def receipt_bounds(self) -> Mapping[int, Bounds]:
+        """What there is of delivery receipts; {} while there are none to be read."""
+
+    @abstractmethod
+    def read_receipts(self, begin: Positions, end: Positions) -> DataFrame:
+        """Rows of `traffic_schema` of these receipts."""
+
+    @abstractmethod
+    def measure(self, rows: DataFrame) -> None:
+        """Take note of how large the records of a batch are."""
+
+    @abstractmethod
+    def publish(self, query: str, positions: Positions) -> None:
+        """Say that every record below has had its effect."""
+
+
+class EmbeddedLog(BulkLog):
+    """Files beside the driver."""
+
+    is_partitioned = False
+
+    def __init__(self, settings: DriverSettings, places: Places, spark: SparkSession) -> None:
+        self._settings = settings
+        self._places = places
+        self._spark = spark
+        self._end: int | None = None
+        """None while there is no log."""
+
+    def look(self) -> None:
+        with closing(LogFile(self._places.log)) as log:
+            found = log.bounds()
+        self._end = None if found is None else found.end
+        self.bounds = {PARTITION: Bounds(0, 0) if found is None else Bounds(found.first, found.end)}
+
+    def identity(self) -> int:
+        return embedded_log_id(self._places.broker)
+
+    def starts(self, query: str, done: Positions) -> dict[int, int]:
+        at = done.get(PARTITION, self.bounds[PARTITION].first)
+        if self._end is not None and at > self._end:
+            raise LogBehindProgressError(
+                f"the message log ends {at - self._end} records before the position that {query} has already "
+                f"written: {self._places.log.name} and the sink's file are not of the same life"
+            )
+        return {PARTITION: at}
+
+    def bounded(self, starts: Positions, ends: Positions) -> dict[int, int]:
+        settings, start = self._settings, starts[PARTITION]
+        with closing(LogFile(self._places.log)) as log:
+            end = log.bounded_end(start, settings.max_records_per_batch, settings.max_bytes_per_batch)
+        return {PARTITION: min(end, ends[PARTITION])}
+
+    def read(self, begin: Positions, end: Positions) -> DataFrame:
+        return self._read(start=str(begin[PARTITION]), end=str(end[PARTITION]))
+
+    def probe(self, starts: Positions) -> DataFrame:
+        return self._read(probe="only")
+
+    def receipt_bounds(self) -> Mapping[int, Bounds]:
+        with closing(ReceiptFile(self._places.broker)) as receipts:
+            return {PARTITION: Bounds(receipts.first(), receipts.end())}
+
+    def read_receipts(self, begin: Positions, end: Positions) -> DataFrame:
+        with closing(ReceiptFile(self._places.broker)) as receipts:
+            samples = receipts.table(begin[PARTITION], end[PARTITION])
+        return self._spark.createDataFrame(samples, traffic_schema())
+
+    def measure(self, rows: DataFrame) -> None:
+        """The log itself tells."""
+
+    def publish(self, query: str, positions: Positions) -> None:
+        """The files of the sinks say it."""
+
+    def _read(self, **options: str) -> DataFrame:
+        source = self._spark.read.format(message_log.FORMAT).options(
+            path=str(self._places.log), columns="all"
+        )
+        return source.options(split_records=str(self._settings.split_records), **options).load()
