@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import random
 import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +18,7 @@ import pytest
 from pyspark.sql import SparkSession
 from tests.pipeline.queries import log_rows
 from tests.support.broker_process import BrokerProcess
-from tests.support.mqtt_client import MqttClient, run
+from tests.support.mqtt_client import ConnectionEnded, MqttClient, run
 from tests.support.played_pipeline import PlayedPipeline
 from tests.support.queue_worker import queue_broker
 from tests.support.waiting import wait_for
@@ -23,7 +26,8 @@ from tests.support.waiting import wait_for
 from embermq.cli.main import main
 from embermq.formats.segment_reader import SegmentReader
 from embermq.formats.segments import FRAME_BYTES, segment_name
-from embermq.mqtt.wire.packets import Puback, Subscription
+from embermq.mqtt.wire.encoder import puback, pubcomp, pubrec
+from embermq.mqtt.wire.packets import Packet, Puback, Publish, Pubrel, Subscription
 from embermq.mqtt.wire.properties import Properties
 from embermq.mqtt.wire.reason_codes import ReasonCode
 from embermq.pipeline.jobs import audit as job
@@ -33,6 +37,7 @@ from embermq.pipeline.sources.log_file import BrokerFile, LogFile
 from embermq.pipeline.transforms.lake import lake_rows
 
 Audit = Callable[..., dict[str, Any]]
+KILLS = 6
 SUBSCRIBED = (Subscription("t/#", 1),)
 
 
@@ -194,6 +199,68 @@ def test_each_loss_is_found_where_it_is(data_dir: Path, audit: Audit, spark: Spa
         "acknowledged": 2,
         "waits": 2,
     }
+
+
+@pytest.mark.promise("pipeline-12", "application-8")
+def test_kills_at_random_moments_leave_no_difference(tmp_path: Path, audit: Audit) -> None:
+    """The count of what was sent agrees with the log, whatever was resent, out of order or not acknowledged."""
+    dice = random.Random(tmp_path.name)
+    broker = queue_broker(tmp_path, "", clients__application_ids="application-*")
+    with broker, PlayedPipeline(broker.data_dir):
+        for _ in range(KILLS):
+            run(_until_killed(broker, dice), 300)
+            broker.start()
+        run(_drained(broker), 300)
+        broker.stop()
+    report = audit(broker.data_dir, "--dry-run")["report"]
+    assert report["differences"] == []
+    one, two = report["applications"]
+    assert (one["client"], one["is_checked"], two["is_checked"]) == ("application-1", True, True)
+    assert one["floor"] == report["end"] and one["settled"] == one["owed"] == report["records"] > KILLS
+
+
+async def _until_killed(broker: BrokerProcess, dice: random.Random) -> None:
+    """One application acknowledges all, the other one some, out of order."""
+    one, two, publisher = MqttClient("application-1"), MqttClient("application-2"), MqttClient("pub")
+    two.on_packet = partial(_acknowledge_some, two, dice)
+    two.acknowledges = False
+    for client in (one, two):
+        await client.connect(broker.port, clean_start=False, expiry_s=3_600)
+        await client.subscribe(Subscription("t/#", 2))
+    await publisher.connect(broker.port)
+    kill_at = dice.randrange(5, 60)
+    with suppress(ConnectionEnded):
+        for number in range(60):
+            if number == kill_at:
+                asyncio.get_running_loop().call_later(dice.random() / 50, broker.kill)
+            await publisher.publish("t/a", b"x", qos=dice.choice((1, 2)))
+        await wait_for(lambda: not publisher.is_open, 60)
+    for client in (one, two, publisher):
+        client.abort()
+
+
+def _acknowledge_some(client: MqttClient, dice: random.Random, packet: Packet) -> None:
+    if isinstance(packet, Publish) and packet.packet_id and dice.random() < 0.7:
+        answer = puback if packet.qos == 1 else pubrec
+        asyncio.get_running_loop().call_later(dice.random() / 20, _say, client, answer(packet.packet_id))
+    elif isinstance(packet, Pubrel) and dice.random() < 0.7:
+        _say(client, pubcomp(packet.packet_id))
+
+
+def _say(client: MqttClient, answer: bytes) -> None:
+    if client.is_open:
+        client.send_bytes(answer)
+
+
+async def _drained(broker: BrokerProcess) -> None:
+    one, publisher = MqttClient("application-1"), MqttClient("pub")
+    await one.connect(broker.port, clean_start=False, expiry_s=3_600)
+    await publisher.connect(broker.port)
+    await publisher.publish("t/last", b"last", qos=1)
+    await wait_for(lambda: any(message.topic == "t/last" for message in one.messages), 60)
+    await one.ping()
+    one.abort()
+    publisher.close()
 
 
 def test_what_cannot_be_is_told_in_a_sentence(tmp_path: Path, audit: Audit) -> None:
