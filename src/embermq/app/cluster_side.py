@@ -1,7 +1,8 @@
 """This broker's place in its cluster: taken before anything is opened, kept on a thread of its own, given back last.
 
-A cluster has one slot so far, so one node at a time. A node whose lease may have ended ends as by SIGKILL, before it
-says anything more: to close in order would be to write into what may be another's.
+A cluster has one slot so far, so one node at a time. Who may write is the stores' to say; here it is decided who should
+try. So a node whose lease is over, since etcd was away or the process stood still, serves on and registers again. One
+whose place another node has ends as by SIGKILL: its successor has read the stores, which take nothing of it any more.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ from embermq.adapters.alone.membership import MembershipAlone
 from embermq.app.config import Settings
 from embermq.app.errors import StartError
 from embermq.app.extras import missing
-from embermq.cluster.kept_lease import KeptLease
 from embermq.ports.errors import StoreError, StoreUnavailable
 from embermq.ports.membership import (
     ClusterView,
@@ -41,6 +41,10 @@ AWAIT_ETCD_S = 30.0
 OVERDUE_S = 2.0
 """How much longer than its lease a start waits for another node to be out: it may be our own last run, killed."""
 RETRY_S = 0.2
+RENEWALS = 3
+"""So often a lease is renewed in its time, when the answers come."""
+TRIES = 2
+"""Questions that may stay unanswered in the time between two of those."""
 
 
 def end_at_once(why: str) -> NoReturn:
@@ -51,23 +55,19 @@ def end_at_once(why: str) -> NoReturn:
         os._exit(1)
 
 
-def since_boot_s() -> float:
-    """A clock that goes on while the process is stopped, and while the machine is suspended."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
 class ClusterSide:
-    """`check`, which costs next to nothing, returns when this node may answer its clients, and does not return when its
-    lease may have ended; None where no lease ends. Raises StartError for settings that cannot be."""
+    """`end` is called with why when another node has this one's place. Raises StartError for settings that cannot
+    be."""
 
     def __init__(
         self,
         settings: Settings,
         *,
         end: Callable[[str], object] = end_at_once,
-        clock: Callable[[], float] = since_boot_s,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._ttl_s = float(settings.cluster.lease_ttl_s) if settings.cluster.etcd else math.inf
+        self._is_alone = not settings.cluster.etcd
+        self._ttl_s = float(settings.cluster.lease_ttl_s)
         self._end = end
         self._clock = clock
         self._about = NodeAbout(
@@ -78,24 +78,18 @@ class ClusterSide:
         )
         self.membership = _membership(settings)
         self._lease: NodeLease | None = None
-        self._kept = KeptLease(0.0, math.inf)
-        self._stopped = Event()
+        self._is_registered = False
+        self._stopped = False
+        self._due = Event()
         self._keeper = Thread(target=self._keep, name="cluster lease", daemon=True)
-        self.check = self._check if settings.cluster.etcd else None
 
     def join(self) -> None:
         """Be the node of this cluster. Waits for one that is not renewed to be out, and raises StartError for one that
         stays."""
         began_s, told = self._clock(), False
         while self._lease is None:
-            asked_s = self._clock()
             try:
-                lease = self.membership.join(self._about, (SLOT,), self._ttl_s)
-                self._kept = KeptLease(asked_s, lease.ttl_s)
-                if self._kept.is_certain(self._clock()):
-                    self._lease = lease
-                else:  # the answer came too late to be of use
-                    self.membership.leave(lease)
+                self._register()
             except MemberRefused as refused:
                 if self._clock() - began_s > self._ttl_s + OVERDUE_S:
                     raise StartError(self._refusal(refused.nodes)) from None
@@ -111,13 +105,19 @@ class ClusterSide:
                 raise StartError(f"cluster.etcd: {error}") from error
             if self._lease is None:
                 time.sleep(RETRY_S)
-        if self.check is not None:
+        if not self._is_alone:
             self._keeper.start()
             self.membership.watch(self._seen)
 
+    def _register(self) -> None:
+        ttl_s = math.inf if self._is_alone else self._ttl_s
+        self._lease = self.membership.join(self._about, (SLOT,), ttl_s)
+        self._is_registered = True
+
     def leave(self) -> None:
         """The stores are closed: another one may begin at once. May be called twice, and without a `join`."""
-        self._stopped.set()
+        self._stopped = True
+        self._due.set()
         if self._keeper.is_alive():
             self._keeper.join()
         if self._lease is not None:
@@ -129,8 +129,7 @@ class ClusterSide:
     def _refusal(self, nodes: Sequence[NodeView]) -> str:
         place = f"cluster.etcd: {self.membership.place}"
         for each in nodes:
-            about = each.about
-            whose = f"{about.node!r} on {about.host}, EmberMQ {about.version}, started {about.started[:19]}Z"
+            about, whose = each.about, _shown(each.about)
             if SLOT in each.slots:
                 return (
                     f"{place}: is served by node {whose}. Only one node of a cluster can run so far: stop that one, or "
@@ -140,44 +139,53 @@ class ClusterSide:
                 return f"{place}: has a node {whose}; set cluster.node to a name that no other node has"
         return f"{place}: nodes come and go; start this one again"
 
-    def _check(self) -> None:
-        if not self._kept.is_certain(self._clock()):
-            self._out()
-
-    def _out(self) -> None:
-        if not self._stopped.is_set():
-            self._end(
-                f"cluster: the lease of node {self._about.node!r} may have ended, etcd was not heard of in time"
-            )
-
     def _keep(self) -> None:
-        """Renew the lease until the broker ends."""
-        kept, lease = self._kept, self._lease
-        assert lease is not None
-        pause_s = 0.0
-        while not self._stopped.wait(max(pause_s, kept.due_s - self._clock())):
-            asked_s = self._clock()
-            if not kept.is_certain(asked_s):
-                self._out()
+        """Renew the lease until the broker ends, and begin a new one when it is over."""
+        every_s = self._ttl_s / RENEWALS
+        pause_s, told = every_s, False
+        while True:
+            self._due.wait(pause_s)
+            self._due.clear()
+            if self._stopped:
                 return
             try:
-                left_s = self.membership.renew(lease, max(0.001, kept.timeout_s(asked_s)))
+                self._renew(every_s / TRIES)
+            except MemberRefused as refused:
+                self._look_at(refused.nodes)
+                # Else by this node itself: what was seen is old, or an answer did not come.
+                pause_s, self._is_registered = RETRY_S, True
             except StoreError as error:
-                if not pause_s:
-                    LOG.warning("the lease of this node is not renewed: %s", error)
-                pause_s = RETRY_S
-                continue
-            pause_s = 0.0
-            kept.renewed(asked_s, left_s)
-            if left_s <= 0 and not self._stopped.is_set():
-                self._end(f"cluster: the lease of node {self._about.node!r} has ended")
-                return
+                if not told:
+                    LOG.warning("etcd does not know of this node, which serves on: %s", error)
+                pause_s, told = RETRY_S, True
+            else:
+                pause_s, told = every_s, False
+
+    def _renew(self, wait_s: float) -> None:
+        assert self._lease is not None
+        if self._is_registered:
+            self._is_registered = self.membership.renew(self._lease, wait_s) > 0
+        if not self._is_registered:
+            self._register()
+            LOG.warning("the lease of this node was over: it has registered again")
 
     def _seen(self, view: ClusterView) -> None:
-        """What an operator has deleted is not ours any more, though the lease goes on."""
-        is_there = any(each.about == self._about and SLOT in each.slots for each in view.nodes)
-        if not is_there and not self._stopped.is_set():
-            self._end(f"cluster: node {self._about.node!r} was taken out of {self.membership.place}")
+        """What there is may have changed since. If nobody serves, this node does: it is asked for anew."""
+        if not any(SLOT in each.slots for each in view.nodes):
+            self._is_registered = False
+            self._due.set()
+        self._look_at(view.nodes)
+
+    def _look_at(self, nodes: Sequence[NodeView]) -> None:
+        """End when one of these has this node's place."""
+        for each in nodes:
+            if each.about != self._about and not self._stopped:
+                self._end(f"cluster: node {_shown(each.about)} has taken over from {self._about.node!r}")
+                return
+
+
+def _shown(about: NodeAbout) -> str:
+    return f"{about.node!r} on {about.host}, EmberMQ {about.version}, started {about.started[:19]}Z"
 
 
 def _membership(settings: Settings) -> Membership:

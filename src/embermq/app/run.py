@@ -136,9 +136,7 @@ class _Parts(Struct):
     events: ClientEventLog
 
 
-def _make_parts(
-    settings: Settings, data_dir: Path, open_stores: OpenStores, check: Callable[[], None] | None
-) -> _Parts:
+def _make_parts(settings: Settings, data_dir: Path, open_stores: OpenStores) -> _Parts:
     """Read what is stored and put the parts together; nobody is served yet. Raises StartError, StoreError."""
     loop = asyncio.get_running_loop()
     rule_files = RuleFiles(settings.authorization)
@@ -158,7 +156,6 @@ def _make_parts(
         poll_ms=LOGS_POLL_MS,
         clock=embedded.clock.clock,
         on_failing=_report_store,
-        check=check,
     )
     server = MqttServer(
         embedded.broker,
@@ -231,7 +228,7 @@ class _Application:
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, _end_early)
             self._cluster.join()
-            parts = _make_parts(self._settings, self._data_dir, self._open_stores, self._cluster.check)
+            parts = _make_parts(self._settings, self._data_dir, self._open_stores)
         except _EndedEarlyError:
             LOG.info("stopped before it was ready")
             return 0

@@ -18,8 +18,7 @@ class ClusterSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     node: Annotated[str, Meta(pattern=r"^[a-zA-Z0-9._-]{0,160}$")] = ""
     """What this node is called, as no other one is; empty is the name of the machine."""
     lease_ttl_s: Annotated[int, Meta(ge=2, le=600)] = 5
-    """A node that etcd has not heard of for that long is out. One that has not heard of etcd for 9 tenths of it
-    ends."""
+    """A node that etcd has not heard of for that long is out: another one may take over."""
 
     def __repr__(self) -> str:
         """Without passwords, so that no log can hold them."""

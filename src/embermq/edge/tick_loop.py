@@ -53,11 +53,8 @@ class TickLoop:
         poll_ms: int,
         clock: BrokerClock | None = None,
         on_failing: Callable[[str], None] = lambda _text: None,
-        check: Callable[[], None] | None = None,
     ) -> None:
-        """`on_failing` is called once when the store begins to fail, and with "" when it works again. `check` is called
-        when a store has answered, and before anything is made of that: it does not return when the stores may be
-        another broker's."""
+        """`on_failing` is called once when the store begins to fail, and with "" when it works again."""
         self._loop = asyncio.get_running_loop()
         self._broker = broker
         self._state = broker.state
@@ -85,7 +82,6 @@ class TickLoop:
         self._idle_waiters: list[asyncio.Future[None]] = []
         self._polling: asyncio.TimerHandle | None = None
         self._on_failing = on_failing
-        self._check = check
 
     def statistics(self) -> TickStatistics:
         """A snapshot."""
@@ -101,8 +97,6 @@ class TickLoop:
 
     def look_at_clock(self) -> int:
         """Set the tick's time, broker time in milliseconds; called before what was read is decided."""
-        if self._check is not None:
-            self._check()
         tick, clock = self._tick, self._clock
         now_ms = tick.now_ms = clock.now_ms()
         tick.offset_ms = clock.offset_ms

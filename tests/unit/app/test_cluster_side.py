@@ -16,7 +16,7 @@ from embermq.app.config import Settings
 from embermq.app.errors import StartError
 from embermq.cluster.settings import ClusterSettings
 from embermq.ports.errors import StoreUnavailable
-from embermq.ports.membership import ClusterView, NodeLease
+from embermq.ports.membership import ClusterView, NodeAbout, NodeLease
 
 WAIT_S = 30.0
 TTL_S = 5
@@ -49,63 +49,67 @@ class Side:
         self.service = service or Silent("cars", lambda: self.now_s)
         monkeypatch.setattr(cluster_side, "_membership", lambda _settings: self.service)
         monkeypatch.setattr(cluster_side, "RETRY_S", 0.001)
+        monkeypatch.setattr(cluster_side, "RENEWALS", 1_000)
         self.side = ClusterSide(IN_ETCD, end=self.ended.append, clock=lambda: self.now_s)
 
 
-def test_a_broker_without_a_cluster_is_alone_and_nothing_is_checked() -> None:
+def test_a_broker_without_a_cluster_is_alone() -> None:
     side = ClusterSide(Settings())
     side.join()
-    assert side.check is None
     (node,) = side.membership.view().nodes
     assert (list(node.slots), node.lease_left_s) == ([0], None)
     side.leave()
 
 
-def test_a_node_answers_until_its_lease_is_not_certain(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = Side(monkeypatch)
-    found.service.is_away = True
-    found.side.join()
-    assert found.side.check is not None
-    found.now_s += TTL_S * 0.89
-    found.side.check()
-    assert found.ended == []
-    found.now_s += TTL_S * 0.02
-    found.side.check()
-    assert found.ended == ["cluster: the lease of node 'one' may have ended, etcd was not heard of in time"]
-    found.side.leave()
+def epochs(found: Side) -> list[int]:
+    """Of those that are there."""
+    return [node.epoch for node in found.service.view().nodes]
 
 
-def test_a_lease_is_renewed_in_time_and_whoever_is_stuck_is_ended_by_its_thread(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_node_serves_on_while_etcd_is_away_and_registers_again(monkeypatch: pytest.MonkeyPatch) -> None:
     found = Side(monkeypatch)
-    found.now_s -= TTL_S  # the first renewal is due at once, by the time the thread looks
     found.side.join()
-    found.now_s += TTL_S * 0.5
-    wait_until(lambda: found.service.renewals > 0, WAIT_S, "a renewal")
+    wait_until(lambda: found.service.renewals > 2, WAIT_S, "renewals")
     found.service.is_away = True
     found.now_s += TTL_S * 2
-    wait_until(lambda: bool(found.ended), WAIT_S, "the end")
+    assert epochs(found) == []
+    asked = found.service.renewals
+    wait_until(lambda: found.service.renewals > asked + 3, WAIT_S, "it goes on to ask")
+    found.service.is_away = False
+    wait_until(lambda: epochs(found) == [2], WAIT_S, "it is there again")
+    assert found.ended == []
     found.side.leave()
+    assert epochs(found) == []
 
 
-def test_a_lease_that_has_ended_ends_the_node(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_that_an_operator_has_taken_out_registers_again(monkeypatch: pytest.MonkeyPatch) -> None:
     found = Side(monkeypatch)
     found.side.join()
-    found.service.leave(NodeLease(1, TTL_S))  # an operator revokes it
-    found.now_s += TTL_S * 0.5
-    wait_until(lambda: bool(found.ended), WAIT_S, "the end")
-    assert "has ended" in found.ended[0]
+    found.service.leave(NodeLease(1, TTL_S))  # its lease is revoked
+    wait_until(lambda: epochs(found) == [2], WAIT_S, "it is there again")
+    found.service.told(ClusterView(name="cars", place="", nodes=[]))  # from before that
+    asked = found.service.renewals
+    wait_until(lambda: found.service.renewals > asked + 3, WAIT_S, "it goes on")
+    assert (epochs(found), found.ended) == ([2], [])
     found.side.leave()
 
 
-def test_a_node_that_was_taken_out_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("by", ["watch", "lease"])
+def test_a_node_whose_place_another_one_has_ends(monkeypatch: pytest.MonkeyPatch, by: str) -> None:
     found = Side(monkeypatch)
     found.side.join()
     found.service.told(found.service.view())
     assert found.ended == []
-    found.service.told(ClusterView(name="cars", place="", nodes=[]))
-    assert found.ended == ["cluster: node 'one' was taken out of "]
+    other = NodeAbout(node="two", version="9", started="2026-11-24T00:00:00", host="box")
+    found.service.is_away = True
+    found.service.leave(NodeLease(1, TTL_S))
+    found.service.join(other, (0,), TTL_S)
+    if by == "watch":
+        found.service.told(found.service.view())
+    found.service.is_away = False
+    wait_until(lambda: bool(found.ended), WAIT_S, "the end")
+    assert found.ended[0].startswith("cluster: node 'two' on box, EmberMQ 9, started 2026-11-24")
+    assert found.ended[0].endswith("has taken over from 'one'")
     found.side.leave()
 
 

@@ -20,10 +20,6 @@ from embermq.ports.tick_store import Logged
 DEADLINE_S = 30.0
 
 
-class OutError(Exception):
-    """In place of the end of the process."""
-
-
 class Running:
     """A hand-driven broker whose ticks run by themselves; the store answers by `answer`."""
 
@@ -37,10 +33,7 @@ class Running:
             linger_ms=linger_ms,
             poll_ms=10,
             on_failing=self.failed.append,
-            check=self._check,
         )
-        self.is_out = False
-        """The stores may be another broker's."""
         self.answers: Callable[[], StoreError | None] = lambda: None
         self._submitted = self.hand.store.submit
         self.commits = 0
@@ -52,10 +45,6 @@ class Running:
         self._submitted(writes, logged)
         if not self.holds:
             asyncio.get_running_loop().call_soon(self._answer)
-
-    def _check(self) -> None:
-        if self.is_out:
-            raise OutError
 
     def lets_go(self) -> None:
         self.holds = False
@@ -105,24 +94,6 @@ def test_what_fails_in_one_look_does_not_end_the_looking() -> None:
         running.hand.store.settle = fails  # type: ignore[method-assign]
         await wait_for(lambda: len(looks) >= 3, DEADLINE_S)
         assert len(problems) >= 2
-
-    run(test)
-
-
-def test_nothing_is_made_of_an_answer_that_comes_when_the_stores_may_be_another_brokers() -> None:
-    async def test(running: Running) -> None:
-        link = await running.connects("p")
-        running.holds = True
-        running.publish(link, 1)
-        await wait_for(lambda: running.hand.store.busy, DEADLINE_S)
-        running.is_out = True
-        with pytest.raises(OutError):
-            running.lets_go()
-        told: list[None] = []
-        with pytest.raises(OutError):
-            running.ticks._stored(lambda: told.append(None))
-        assert link.all(Puback) == told == []
-        running.is_out = False
 
     run(test)
 
