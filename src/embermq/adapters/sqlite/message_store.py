@@ -97,6 +97,8 @@ class SqliteMessageStore(MessageStore):
         try:
             return [_stored(row) for row in connection.execute(sql, parameters)]
         except sqlite3.Error as error:
+            if "no such table" in str(error):  # the pipeline is about to make it
+                return []
             raise to_store_error(error, READING) from error
 
     def _open(self) -> sqlite3.Connection | None:
