@@ -13,8 +13,7 @@ from embermq.pipeline.errors import KafkaLogError
 from embermq.pipeline.jobs.application_topics import BrokerSessions, LogsMadeHere
 from embermq.pipeline.jobs.bulk import Feed
 from embermq.pipeline.jobs.kafka_bulk_log import KafkaBulkLog
-from embermq.pipeline.jobs.kafka_dispatch import chosen_mode
-from embermq.pipeline.jobs.kafka_job import KafkaJob
+from embermq.pipeline.jobs.kafka_dispatch import KafkaDispatch, chosen_mode
 from embermq.pipeline.jobs.query_job import KafkaSide, QueryJob
 from embermq.pipeline.kafka_lags import KafkaLags
 from embermq.pipeline.kafka_log import KafkaLog
@@ -127,7 +126,7 @@ class KafkaDriver:
 
     def with_lag(self, report: QueryReport, job: QueryJob | Feed | None) -> QueryReport:
         """What is reported of a query, with its positions and how far it is behind."""
-        if not isinstance(job, KafkaJob | Feed):
+        if not isinstance(job, KafkaDispatch | Feed):
             return report
         done = dict(job.done)
         lag = self.lags.lag(report.name, done)

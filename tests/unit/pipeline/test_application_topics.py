@@ -127,7 +127,7 @@ def test_brokers_that_share_a_place_for_checkpoints_do_not_remove_one_another_s(
         emptied.append((folder, query))
         raise KafkaLogError("seen")
 
-    monkeypatch.setattr("embermq.pipeline.jobs.kafka_job.fresh_checkpoint", fresh_checkpoint)
+    monkeypatch.setattr("embermq.pipeline.jobs.kafka_dispatch.fresh_checkpoint", fresh_checkpoint)
     spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(setLocalProperty=lambda *_: None))
     nobody: Any = SimpleNamespace(lately=tuple)
     for prefix, folder in (("a", "hdfs://h/c/"), ("b", "hdfs://h/c"), ("a", "")):

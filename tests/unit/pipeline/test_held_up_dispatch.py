@@ -10,7 +10,6 @@ import pytest
 from embermq.pipeline.errors import PipelineError
 from embermq.pipeline.jobs import kafka_dispatch
 from embermq.pipeline.jobs.kafka_dispatch import KafkaDispatch
-from embermq.pipeline.jobs.kafka_job import KafkaJob
 from embermq.pipeline.jobs.query_job import JobSetup, KafkaSide
 from embermq.pipeline.kafka_log import KafkaLog
 from embermq.pipeline.log_look import Bounds
@@ -56,18 +55,13 @@ class Runs:
         self.now_s = 0.0
         self.ends: dict[int, int] = {}
         """Of the newest batch of a run, if there is one."""
-        monkeypatch.setattr(kafka_dispatch, "time", SimpleNamespace(monotonic=lambda: self.now_s))
+        monkeypatch.setattr(
+            kafka_dispatch, "time", SimpleNamespace(monotonic=lambda: self.now_s, time_ns=lambda: 0)
+        )
         monkeypatch.setattr(kafka_dispatch, "source_end", lambda *_: (self.ends, 1, 1) if self.ends else None)
         monkeypatch.setattr(self.job, "_look_after_logs", lambda: None)
         monkeypatch.setattr(self.job._limits, "have_changed", lambda: False)
-
-        class Parent:
-            @staticmethod
-            def start(job: KafkaDispatch, _spark: object) -> object:
-                job.publish(job._begin())
-                return object()
-
-        monkeypatch.setattr(KafkaJob, "start", Parent.start)
+        monkeypatch.setattr(self.job, "_started", lambda *_: object())
         self.start()
 
     def start(self) -> None:

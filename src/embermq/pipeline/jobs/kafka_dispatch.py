@@ -1,11 +1,18 @@
-"""dispatch on Kafka: message log -> application logs, in real-time mode or in micro-batches."""
+"""dispatch on Kafka: message log -> application logs, in real-time mode or in micro-batches.
+
+The progress is what is published, never that of a checkpoint. Checkpoints are made anew at each start: there is one
+kind of start, a lost or torn one means nothing, and a new version of the query may be any other query.
+"""
 
 import inspect
+import json
 import logging
 import re
+import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from typing import Self
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -13,13 +20,14 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from embermq.pipeline.errors import KafkaLogError, PipelineError
 from embermq.pipeline.jobs.carrying import Carrying
-from embermq.pipeline.jobs.kafka_job import KafkaJob, source_end
+from embermq.pipeline.jobs.checkpoints import fresh_checkpoint
 from embermq.pipeline.jobs.leaders import SHOWN, Leaders, told_of
-from embermq.pipeline.jobs.query_job import JobSetup
+from embermq.pipeline.jobs.query_job import JobSetup, LastBatch, QueryJob
 from embermq.pipeline.jobs.record_limits import REFUSED, RecordLimits
 from embermq.pipeline.jobs.standstill import Standstill
 from embermq.pipeline.settings import PipelineSettings, is_local
 from embermq.pipeline.sources.kafka_positions import Positions
+from embermq.pipeline.sources.lost_ends import begin_within
 from embermq.pipeline.transforms.kafka_dispatch import dispatched
 
 REQUEST_BYTES_MAX = 1 << 28
@@ -61,14 +69,22 @@ _MISSING = re.compile(r"Topic (\S+) not present in metadata")
 log = logging.getLogger(__name__)
 
 
-class KafkaDispatch(KafkaJob):
+class KafkaDispatch(QueryJob):
     """Its progress is what it has published: a restart repeats what came after, and readers know repeats by `s`."""
 
     name = "dispatch"
 
     def __init__(self, setup: JobSetup) -> None:
-        super().__init__(setup)
         assert setup.kafka is not None
+        self.settings = setup.settings
+        self.places = setup.places
+        self.kafka = setup.kafka
+        self.last_batch: LastBatch | None = None
+        self.missing = 0
+        """Positions that were removed from the log before they were read."""
+        self.done: Positions = {}
+        """Published: below these everything has had its effect."""
+        self._lock = threading.Lock()
         self.mode = chosen_mode(self.settings)
         self._query: StreamingQuery | None = None
         self._gone: dict[str, tuple[int, Positions]] = {}
@@ -87,21 +103,50 @@ class KafkaDispatch(KafkaJob):
         self._records = 0
         self._limits = RecordLimits(setup.kafka.positions)
 
-    def confirmed(self) -> Positions:
-        return self.kafka.positions.progress().get(self.name, {})
+    @classmethod
+    def create(cls, setup: JobSetup) -> Self:
+        return cls(setup)
 
     def publish(self, positions: Mapping[int, int]) -> None:
         """The newest that a run has reached; what some log still lacks is not told of."""
         self._carrying.reached(positions)
-        super().publish(self._carrying.complete())
+        complete = self._carrying.complete()
+        if fresh := {number: at for number, at in complete.items() if self.done.get(number) != at}:
+            self.kafka.positions.publish(self.name, fresh)
+            self.done |= fresh
+
+    def quiesce(self, timeout_s: float) -> None:
+        self._lock.acquire(timeout=timeout_s)
 
     def _begin(self) -> Positions:
-        begin = self._carrying.begin(super()._begin(), self.kafka.positions.log_id())
+        """Where each partition is read from: its progress, or the oldest record that is there."""
+        log, is_owed = self.kafka.positions, not self.settings.has_waited
+        done = log.progress().get(self.name, {})
+        found = begin_within(self.name, log.kafka.log_topic, done, log.bounds(), is_owed=is_owed)
+        if is_owed:
+            self.missing += sum(max(0, at - done.get(number, at)) for number, at in found.items())
+        begin = self._carrying.begin(found, log.log_id())
         self._at = dict(begin)
         return begin
 
-    def source_limits(self) -> dict[str, str]:
-        return {} if self.mode == "realtime" else super().source_limits()  # real-time mode refuses limits
+    def _source(self, spark: SparkSession, begin: Positions) -> DataFrame:
+        kafka = self.kafka.positions.kafka
+        options = kafka.spark_options() | {
+            "subscribe": kafka.log_topic,
+            "includeHeaders": "true",
+            "startingOffsets": json.dumps({kafka.log_topic: {str(at): to for at, to in begin.items()}}),
+            # The log is trimmed behind what every query has published: what is gone all the same is counted, not
+            # a reason to stop for ever.
+            "failOnDataLoss": "false",
+        }
+        if self.mode != "realtime":  # which refuses limits
+            options["maxOffsetsPerTrigger"] = str(self.settings.max_records_per_batch)
+        return spark.readStream.format("kafka").options(**options).load()
+
+    def _checkpoints(self) -> str:
+        """A place that several brokers have in common has a folder for each, or one would remove another's."""
+        folder = self.settings.checkpoints_dir.rstrip("/")
+        return f"{folder}/{self.kafka.positions.kafka.prefix}" if folder else str(self.places.checkpoints)
 
     def stream(self, spark: SparkSession, records: DataFrame) -> DataStreamWriter:
         kafka = self.kafka.positions.kafka
@@ -153,8 +198,16 @@ class KafkaDispatch(KafkaJob):
         self._standstill.begin()
         self._ends = {}
         self._look_after_logs()
-        self._query = super().start(spark)
+        begin = self._begin()
+        self.publish(begin)
+        self._query = self._started(spark, begin)
         return self._query
+
+    def _started(self, spark: SparkSession, begin: Positions) -> StreamingQuery:
+        spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.name)
+        checkpoint = fresh_checkpoint(spark, self._checkpoints(), self.name)
+        writer = self.stream(spark, self._source(spark, begin)).queryName(self.name)
+        return writer.option("checkpointLocation", checkpoint).start()
 
     def upkeep(self, now_ms: int) -> None:
         found = (
@@ -173,7 +226,7 @@ class KafkaDispatch(KafkaJob):
             self._standstill.went_on()
             self._leaders.went_on()
             self.publish(ends)
-            self.covered(records, duration_ms)
+            self.last_batch = LastBatch(records, duration_ms, time.time_ns() // 1_000_000)
             self._records += records
             self.totals = {**self.totals, "records": self._records}
         if looks and self._limits.have_changed():
@@ -344,3 +397,16 @@ def chosen_mode(settings: PipelineSettings) -> str:
 def missing_log(reason: str, prefix: str) -> str | None:
     """The application log that Kafka's client could not find, by what it said; None when it died of something else."""
     return next((name for name in _MISSING.findall(reason) if name.startswith(prefix)), None)
+
+
+def source_end(query: StreamingQuery, topic: str) -> tuple[Positions, int, int] | None:
+    """After the newest batch that Spark calls complete: positions, records, milliseconds; None before the first."""
+    progress = query.lastProgress
+    if progress is None or not progress["sources"]:
+        return None
+    told = progress["sources"][0]["endOffset"]
+    offsets = json.loads(told) if isinstance(told, str) else told
+    if not offsets:
+        return None
+    ends = {int(partition): int(offset) for partition, offset in offsets[topic].items()}
+    return ends, int(progress["numInputRows"]), int(progress["batchDuration"])

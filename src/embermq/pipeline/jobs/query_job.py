@@ -65,10 +65,6 @@ class QueryJob(ABC):
         return query.lastProgress is not None
 
     @abstractmethod
-    def lag(self) -> int:
-        """Records of the log that have not had their effect."""
-
-    @abstractmethod
     def upkeep(self, now_ms: int) -> None:
         """Once a second while the query runs; what it raises ends the query."""
 
