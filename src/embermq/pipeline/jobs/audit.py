@@ -12,13 +12,11 @@ from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from embermq.pipeline.batch import batch_session
 from embermq.pipeline.connector import lake_jars
-from embermq.pipeline.errors import AuditError
 from embermq.pipeline.jobs.audit_values import (
     AcceptedByRoot,
     ApplicationAccount,
@@ -28,7 +26,13 @@ from embermq.pipeline.jobs.audit_values import (
     QueueAccount,
     StoredAccount,
 )
-from embermq.pipeline.jobs.kept_records import NOWHERE, KeptRecords, iso_date
+from embermq.pipeline.jobs.kept_records import (
+    NOWHERE,
+    KeptRecords,
+    failures_told,
+    iso_date,
+    joins_in_little_memory,
+)
 from embermq.pipeline.jobs.past_range import PastRange
 from embermq.pipeline.jobs.past_records import has_lake, log_bounds
 from embermq.pipeline.places import Places
@@ -76,17 +80,15 @@ def run_audit(
     if uses_lake:
         lake_jars(settings)
     with (
+        failures_told(),
         tempfile.TemporaryDirectory(prefix="embermq-") as work,
         batch_session(settings, tasks, Path(work), lake=uses_lake) as spark,
     ):
         spark.dataSource.register(MessageLogSource)
-        try:
-            files = Path(work) / "audit"
-            records = KeptRecords(spark, settings, places, wanted, files)
+        files = Path(work) / "audit"
+        records = KeptRecords(spark, settings, places, wanted, files)
+        with joins_in_little_memory(spark):
             found = _Audit(spark, places, wanted, records, files).run(into, progress)
-        except PySparkException as error:
-            reason = next(iter(str(error).splitlines()), type(error).__name__)
-            raise AuditError(f"the messages cannot be read: {reason}") from error
     seconds = round(time.monotonic() - began, 3)
     return AuditFound(replace(found.report, seconds=seconds), found.traffic, found.outcomes)
 

@@ -1,12 +1,17 @@
 """The records of a range of log and lake, without their payloads: read once, and kept in files of a job for as many
 questions as it has."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from embermq.pipeline.errors import AuditError
 from embermq.pipeline.jobs.past_range import PastRange
 from embermq.pipeline.jobs.past_records import PastRecords, has_lake, log_bounds, log_id_of
 from embermq.pipeline.jobs.replay_values import ReplayRange
@@ -20,6 +25,7 @@ from embermq.pipeline.transforms.replay import accepted_within
 TRIES = 3
 """The log may let go of records while they are read: then the lake has them."""
 NOWHERE = 2**62
+_BROADCAST = "spark.sql.autoBroadcastJoinThreshold"
 
 
 class KeptRecords:
@@ -71,6 +77,31 @@ class KeptRecords:
             return NOWHERE
         row = self.in_lake().agg(F.min("offset")).first()
         return NOWHERE if row is None or row[0] is None else int(row[0])
+
+
+@contextmanager
+def joins_in_little_memory(spark: SparkSession) -> Iterator[None]:
+    """Tables of millions of rows are joined: Spark would take positions for few, since they are small in files, and
+    hold all of them in its heap at once."""
+    before = spark.conf.get(_BROADCAST)
+    assert before is not None, "Spark has a default"
+    spark.conf.set(_BROADCAST, "-1")
+    try:
+        yield
+    finally:
+        spark.conf.set(_BROADCAST, before)
+
+
+@contextmanager
+def failures_told() -> Iterator[None]:
+    """What Spark raises is an AuditError, also when its Java has no memory left to say what was wrong."""
+    try:
+        yield
+    except PySparkException as error:
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise AuditError(f"the messages cannot be read: {reason}") from error
+    except Py4JError as error:
+        raise AuditError("Spark has failed; more memory may help, pipeline.heap_mb gives it") from error
 
 
 def iso_date(time_ms: int | None) -> str | None:

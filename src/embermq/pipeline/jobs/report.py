@@ -13,7 +13,6 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -21,8 +20,7 @@ from embermq.formats.entry_rest import decode_rest
 from embermq.model.client_type import ClientType
 from embermq.pipeline.batch import batch_session
 from embermq.pipeline.connector import lake_jars
-from embermq.pipeline.errors import AuditError
-from embermq.pipeline.jobs.kept_records import KeptRecords, iso_date
+from embermq.pipeline.jobs.kept_records import KeptRecords, failures_told, iso_date
 from embermq.pipeline.jobs.past_range import PastRange
 from embermq.pipeline.jobs.past_records import has_lake, log_bounds
 from embermq.pipeline.jobs.report_values import (
@@ -69,20 +67,17 @@ def run_report(
     if uses_lake:
         lake_jars(settings)
     with (
+        failures_told(),
         tempfile.TemporaryDirectory(prefix="embermq-") as work,
         batch_session(settings, tasks, Path(work), lake=uses_lake) as spark,
     ):
         spark.dataSource.register(MessageLogSource)
-        try:
-            bounds = log_bounds(places)
-            kept = KeptRecords(spark, settings, places, wanted, Path(work) / "report")
-            end = bounds.end if wanted.end is None else min(wanted.end, bounds.end)
-            start = kept.keep(end, bounds.first)
-            progress(1, STEPS)
-            found = _look(kept.read(), places, wanted, into, progress)
-        except PySparkException as error:
-            reason = next(iter(str(error).splitlines()), type(error).__name__)
-            raise AuditError(f"the messages cannot be read: {reason}") from error
+        bounds = log_bounds(places)
+        kept = KeptRecords(spark, settings, places, wanted, Path(work) / "report")
+        end = bounds.end if wanted.end is None else min(wanted.end, bounds.end)
+        start = kept.keep(end, bounds.first)
+        progress(1, STEPS)
+        found = _look(kept.read(), places, wanted, into, progress)
     return TrafficReport(start=start, end=end, seconds=round(time.monotonic() - began, 3), **found)
 
 
