@@ -70,6 +70,29 @@ def test_the_limit_of_a_queue_drops_what_is_stored(sessions: HeldSessions) -> No
 
 
 @pytest.mark.promise("device-6")
+def test_a_drop_is_counted_when_no_crash_takes_it_back(sessions: HeldSessions) -> None:
+    hand = HandDrivenBroker(sessions=sessions, device=DeviceSettings(queue_limit=3))
+    subscriber(hand).drops()
+    session, counters = hand.state.sessions["s"], hand.state.counters
+
+    def stored_and_counted() -> tuple[int, int]:
+        states = [state for _, state, _ in sessions.rows(session.generation)]
+        return states.count(QueueState.QUEUED), counters.dropped_offline_limit
+
+    sessions.held = True
+    hand.connects("p").publishes("t", *numbered(8))
+    hand.settle()
+    while session.queued > 3:
+        sessions.release()
+        hand.settle()
+    assert stored_and_counted() == (8, 0), "it is decided"
+    while sessions.waiting:
+        sessions.release()
+        hand.settle()
+    assert stored_and_counted() == (3, 5)
+
+
+@pytest.mark.promise("device-6")
 def test_the_limit_counts_what_is_not_stored_yet_and_drops_it_once_it_is(sessions: HeldSessions) -> None:
     hand = HandDrivenBroker(sessions=sessions, device=DeviceSettings(queue_limit=2))
     subscriber(hand).drops()

@@ -70,23 +70,30 @@ class QueueLimit:
             self._over.add(session)
             self.enforce(session)
             return
+        dropped = 0
         for seq, record_bytes in oldest:
             if not self._excess(session):
-                return
+                break
             if seq <= _queued_after(session):
                 continue  # it has been read, or dropped, while the store was asked
             self._state.tick.session_writes.queue_dropped.append((session.generation, seq))
-            self._state.counters.dropped_offline_limit += 1
+            dropped += 1
             session.forget_stored(record_bytes)
             session.queue_dropped_seq = seq
             if link is not None:
                 session.queue_read_seq = seq
+        if dropped:
+            self._state.tick.batch.when_stored(session.generation, partial(self._count, dropped))
         if not self._excess(session):
             return
         if oldest or more:
             self._look(session, 2 * limit if oldest else limit)
         else:
             self._over.add(session)  # they are not durable yet
+
+    def _count(self, dropped: int) -> None:
+        """They are gone from the store: until then a crash brings them back, and they are delivered."""
+        self._state.counters.dropped_offline_limit += dropped
 
 
 def _queued_after(session: Session) -> int:
