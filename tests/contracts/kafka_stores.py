@@ -56,7 +56,7 @@ class KafkaStores(ServersStores):
         producer = LogProducer(
             self.address, self.settings, record_bytes_max=self.topic.record_bytes_max, fence=self.fence
         )
-        self.positions = find_ends(self.admin, self.topic)
+        self.positions = find_ends(self.admin, self.topic, in_transactions=bool(self.fence))
         continue_behind(
             self.admin, self.topic, self.positions, known_end(self.admin, log_id, known, self.positions)
         )

@@ -77,10 +77,9 @@ class KafkaLogSide(LogSide):
         self.place = f"{address}, topic {self._topic.name}"
         self.log_id = self._topic.identity()
         # Before it is seen where the log ends: from now on nobody else writes behind that.
-        producer = LogProducer(
-            address, kafka, record_bytes_max=self._topic.record_bytes_max, fence=log_fence(settings)
-        )
-        self._positions = positions = find_ends(self._admin, self._topic)
+        fence = log_fence(settings)
+        producer = LogProducer(address, kafka, record_bytes_max=self._topic.record_bytes_max, fence=fence)
+        self._positions = positions = find_ends(self._admin, self._topic, in_transactions=bool(fence))
         if not kafka.adopt_log:
             check_is_ours(known, self._positions, self.log_id, self.place)
         self.continue_behind(known_end(self._admin, self.log_id, known, positions))

@@ -77,8 +77,6 @@ class KafkaAppender(LogAppender):
         """Of a tick that comes while a transaction is committed."""
         self._commits = self._is_committing = False
         """What the thread here is to do, and that it does, or has not told of it yet."""
-        self._skipped = 0
-        """Offsets that transactions have taken since the last record."""
         self._failing = ""
         self._ended = ""
         self._goes_on_at = 0
@@ -153,7 +151,7 @@ class KafkaAppender(LogAppender):
 
     def _committed(self) -> None:
         self._is_committing = False
-        self._skipped = 1
+        self._positions.skipped = 1
         if self._tick is not None and not self._ended:
             self._hand_over()
 
@@ -211,7 +209,7 @@ class KafkaAppender(LogAppender):
                 else f"{place}: {-between} records less than were sent"
             )
             return
-        strange = first - offset_of(self._positions.end) - self._skipped
+        strange = first - offset_of(self._positions.end) - self._positions.skipped
         if strange < 0:
             # These records may reach beyond the end that was known: by it alone the next start would see no loss.
             self._goes_on_at = position_of(self._positions.partition + 1, 0)
@@ -231,7 +229,6 @@ class KafkaAppender(LogAppender):
         tick, self._tick = self._tick, None
         if tick is not None and not self._ended and not self._closing:
             self._positions.advance(base + tick.count, tick.body_bytes)
-            self._skipped = 0
             self._look_at_transaction()
             tick.done(Receipt(base, tick.count))
 

@@ -19,15 +19,21 @@ from embermq.ports.known_log import KnownLog
 CONSUMED_AT_ONCE = 1_000
 
 
-def find_ends(admin: WatchedAdmin, topic: LogTopic) -> LogPositions:
-    """Where the log ends. Raises StoreUnavailable."""
+def find_ends(admin: WatchedAdmin, topic: LogTopic, *, in_transactions: bool = False) -> LogPositions:
+    """Where the log ends. One that is written `in_transactions` may have the end of the last one behind its last
+    record, which no reader ever comes to. Raises StoreUnavailable."""
+    newest = topic.partitions - 1
+    skipped = 0
     reader = PartitionReader(admin.address, admin.settings, topic.name, reads_ahead=False)
     try:
-        ends = reader.offsets(topic.partitions)[1]
+        lows, ends = reader.offsets(topic.partitions)
+        end = ends.pop(newest)
+        if in_transactions and end > lows[newest]:
+            reader.at({newest: end - 1})
+            skipped = int(is_end(next(reader.consume(1))))
     finally:
         reader.close()
-    newest = topic.partitions - 1
-    return LogPositions(position_of(newest, ends.pop(newest)), ends)
+    return LogPositions(position_of(newest, end - skipped), ends, skipped=skipped)
 
 
 def known_end(admin: WatchedAdmin, log_id: str, known: KnownLog, positions: LogPositions) -> int:
@@ -46,7 +52,7 @@ def known_end(admin: WatchedAdmin, log_id: str, known: KnownLog, positions: LogP
 def continue_behind(admin: WatchedAdmin, topic: LogTopic, positions: LogPositions, known: int) -> None:
     """Give no position below `known`. A log that ends before it has lost its end: it goes on in another partition.
     Raises StoreUnavailable."""
-    if known <= positions.end:
+    if known <= positions.end + positions.skipped:
         return
     partition = max(positions.partition, partition_of(known - 1)) + 1
     LOG.error(

@@ -23,10 +23,12 @@ class _Mark(Struct, frozen=True):
 
 
 class LogPositions:
-    """Of one log. Written on the broker's thread, read by any. `closed` has the end offset of each older partition."""
+    """Of one log. Written on the broker's thread, read by any. `closed` has the end offset of each older partition.
+    `skipped` are offsets behind the last record that a transaction has taken: the next record stands behind them."""
 
-    def __init__(self, end: int, closed: Mapping[int, int] | None = None) -> None:
+    def __init__(self, end: int, closed: Mapping[int, int] | None = None, *, skipped: int = 0) -> None:
         self.closed = dict(closed or {})
+        self.skipped = skipped
         self._lock = Lock()
         self._end = end
         self._appended_bytes = 0
@@ -65,6 +67,7 @@ class LogPositions:
             for between in range(partition_of(self._end) + 1, partition):
                 self.closed[between] = 0
             self._end = position_of(partition, 0)
+            self.skipped = 0
             self._marks = [_Mark(self._end, 0)]
 
     def advance(self, end: int, appended_bytes: int) -> None:
@@ -77,6 +80,7 @@ class LogPositions:
                     del marks[1:-1:2]
                     self._every *= 2
             self._end = end
+            self.skipped = 0
             self._appended_bytes += appended_bytes
 
     def bytes_from(self, position: int) -> int:
