@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 from tests.contracts.kafka_stores import KafkaStores
 from tests.contracts.stores import tick_writes
 from tests.contracts.test_tick_store import payloads, record
@@ -14,6 +16,7 @@ from tests.support.redis_server import RedisServer
 from tests.support.waiting import wait_until
 
 from embermq.adapters.kafka import log_producer
+from embermq.adapters.kafka.address import parse_address
 from embermq.adapters.kafka.settings import KafkaSettings
 from embermq.ports.errors import TakenOver
 
@@ -125,3 +128,20 @@ def test_a_transaction_that_is_left_open_is_committed_when_nothing_comes(
     stores = opens()
     stores.write(records=[record(b"alone")])
     serve(stores, lambda: stores.positions.skipped, "it is committed")
+
+
+def test_a_driver_that_breaks_off_is_asked_again_why_it_cannot_go_on(kafka: KafkaServer) -> None:
+    class Broken:
+        answers: ClassVar[list[Exception]] = [
+            SystemError("returned NULL without setting an exception"),
+            KafkaException(KafkaError(KafkaError._TIMED_OUT)),
+            KafkaException(KafkaError(KafkaError._FENCED)),
+        ]
+
+        def commit_transaction(self, _wait_s: float) -> None:
+            raise self.answers.pop(0)
+
+    address, settings = parse_address(f"kafka://{kafka.bootstrap}"), KafkaSettings(prefix=kafka.prefix())
+    producer = log_producer.LogProducer(address, settings, record_bytes_max=1_000, fence="why")
+    producer.driver = Broken()  # type: ignore[assignment]
+    assert producer.is_taken_over()

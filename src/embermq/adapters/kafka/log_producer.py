@@ -31,7 +31,7 @@ PRODUCER_BUFFER_KB = 2_147_483_647
 OPEN_MS_MAX = 900_000
 """The most that Kafka allows unless its `transaction.max.timeout.ms` says otherwise."""
 COMMIT_S = 60.0
-WHY_S = 0.1
+WHY_S, WHY_TRIES = 0.1, 5
 FENCED = (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED)
 """Errors of a producer that is not the newest of its name."""
 
@@ -86,12 +86,13 @@ class LogProducer:
     def is_taken_over(self) -> bool:
         """Whether another one is the newest. To be asked when this one cannot go on: the driver may end without saying
         why."""
-        if self._is_fenced:
+        for _ in range(WHY_TRIES if self._is_fenced else 0):
             try:
                 self.driver.commit_transaction(WHY_S)
             except KafkaException as error:
-                return error_of(error).code() in FENCED
-            except SystemError:  # what it raises has broken off what it was asked
+                if error_of(error).code() in FENCED:
+                    return True
+            except SystemError:  # reports that were under way have broken off what it was asked
                 LOG.debug("a producer that cannot go on does not say why")
         return False
 
