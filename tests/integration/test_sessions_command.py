@@ -86,6 +86,17 @@ def test_list_and_show_tell_what_is_held(broker: BrokerProcess, name: str) -> No
             }
         ]
         assert f"{name}/t  (QoS 1, no local, identifier 42)" in await asked(broker, "show", away)
+        assert detail["unacknowledged"] == [], "it is stored, and counted as queued"
+        slow = MqttClient(f"{name}-slow", acknowledges=False)
+        await slow.connect(broker.port, expiry_s=KEPT_S)
+        await slow.subscribe(Subscription(f"{name}/slow", 1))
+        await client.publish(f"{name}/slow", b"m", qos=1)
+        await wait_for(lambda: bool(slow.messages))
+        (waiting,) = json.loads(await asked(broker, "show", slow.client_id, "--json"))["unacknowledged"]
+        assert (waiting["topic"], waiting["partition"], waiting["messages"]) == (f"{name}/slow", 0, 1)
+        line = f"not acknowledged, from\n  {name}/slow  0:{waiting['offset']}  (1)\n"
+        assert line in await asked(broker, "show", slow.client_id)
+        slow.close()
         client.close()
         await client.ended
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from heapq import nsmallest
+from itertools import chain
 from typing import TypeVar
 
 from msgspec.structs import replace
@@ -22,6 +23,7 @@ from embermq.admin.session_values import (
     SessionDetail,
     SessionView,
     SubscriptionView,
+    UnacknowledgedView,
 )
 from embermq.delivery.application.log_lifecycle import LogLifecycle
 from embermq.durability.retention import RetentionState
@@ -36,6 +38,9 @@ from embermq.sessions.session import Session
 from embermq.sessions.tick import Tick
 
 Answer = TypeVar("Answer")
+
+TOPICS_MAX = 100
+"""Topics that are named of one session."""
 
 
 class SessionDesk:
@@ -65,7 +70,11 @@ class SessionDesk:
         """One of them. Raises NotFound."""
         found = self._find(client_id)
         subscriptions = [_subscription(*item) for item in sorted(found.subscriptions.items(), key=_by_filter)]
-        return SessionDetail(session=self._view(found, self._behind()), subscriptions=subscriptions)
+        return SessionDetail(
+            session=self._view(found, self._behind()),
+            subscriptions=subscriptions,
+            unacknowledged=_unacknowledged(found),
+        )
 
     def pins(self) -> Sequence[PinView]:
         """Who reads the message log, furthest behind first."""
@@ -222,6 +231,25 @@ def _subscription(topic_filter: str, subscriber: Subscriber) -> SubscriptionView
         retain_handling=subscriber.retain_handling,
         identifier=subscriber.identifier,
     )
+
+
+def _unacknowledged(session: Session) -> list[UnacknowledgedView]:
+    """Retained messages and those of durable queues and application logs have no position of their own here."""
+    positions: dict[str, list[int]] = {}
+    if not session.is_application:
+        for delivery in chain(session.window.values(), session.resend or (), session.waiting or ()):
+            if delivery.offset >= 0 and not (delivery.from_queue or delivery.released):
+                positions.setdefault(delivery.message.topic, []).append(delivery.offset)
+    oldest = nsmallest(TOPICS_MAX, ((min(found), topic) for topic, found in positions.items()))
+    return [
+        UnacknowledgedView(
+            topic=topic,
+            partition=partition_of(position),
+            offset=offset_of(position),
+            messages=len(positions[topic]),
+        )
+        for position, topic in oldest
+    ]
 
 
 def _time(moment_ms: int) -> str:

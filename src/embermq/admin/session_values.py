@@ -59,11 +59,21 @@ class SubscriptionView(Struct, frozen=True, kw_only=True):
     identifier: int
 
 
+class UnacknowledgedView(Struct, frozen=True, kw_only=True):
+    """Messages of one topic that are sent or wait in memory; `offset` of the log's `partition` is the oldest one's."""
+
+    topic: str
+    partition: int
+    offset: int
+    messages: int
+
+
 class SessionDetail(Struct, frozen=True, kw_only=True):
-    """A session with its subscriptions."""
+    """A session with its subscriptions. `unacknowledged` is of a kept DEVICE session: at most 100 topics."""
 
     session: SessionView
     subscriptions: Sequence[SubscriptionView]
+    unacknowledged: Sequence[UnacknowledgedView]
 
 
 class PinView(Struct, frozen=True, kw_only=True):

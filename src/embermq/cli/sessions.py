@@ -62,7 +62,7 @@ def list_all(broker: ControlClient, match: Match = "*", connected: Connected = N
 
 @broker_command(app, "show")
 def show(broker: ControlClient, client_id: ClientId) -> Told:
-    """Show one session with its subscriptions."""
+    """Show one session with its subscriptions, and by topic the oldest offset that is not acknowledged."""
     found = msgspec.convert(broker.ask(ops.GET_SESSION, client_id=client_id), SessionDetail)
     found = msgspec.structs.replace(found, session=_with_logs(broker, [found.session])[0])
     return Told(found, _detail(found))
@@ -80,6 +80,10 @@ def _detail(found: SessionDetail) -> Iterator[str]:
         ]
         options += [f"identifier {one.identifier}"] if one.identifier else []
         yield f"  {shown(one.topic_filter)}  ({', '.join(options)})"
+    if found.unacknowledged:
+        yield "not acknowledged, from"
+    for part in found.unacknowledged:
+        yield f"  {shown(part.topic)}  {part.partition}:{part.offset}  ({part.messages:,})"
 
 
 @broker_command(app, "disconnect")

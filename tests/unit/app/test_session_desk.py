@@ -6,9 +6,13 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from tests.support.hand_driven import HandDrivenBroker
 
+from embermq.admin import session_desk
 from embermq.admin.session_desk import SessionDesk
+from embermq.admin.session_values import UnacknowledgedView
+from embermq.mqtt.wire.packets import Puback
 
 TURN_S = 0.05
 
@@ -31,3 +35,29 @@ def test_delete_returns_when_it_is_durable() -> None:
 
     asyncio.run(scenario())
     assert "c" not in hand.restarted().state.sessions
+
+
+def test_show_tells_by_topic_from_which_offset_on_nothing_is_acknowledged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hand = HandDrivenBroker()
+    subscriber = hand.connects("c", expiry_s=60, acknowledges=False, receive_maximum=4)
+    subscriber.subscribes("#")
+    publisher = hand.connects("p")
+    for number, topic in enumerate(("b", "a", "b", "a", "b", "late")):
+        publisher.publishes(topic, b"x", first_id=number + 1)
+        hand.settle()
+    ticks: Any = SimpleNamespace(look_at_clock=lambda: None, wake=lambda: None)
+    desk = SessionDesk(hand.broker, ticks, lambda: None)
+    begin = hand.state.log_end - 6
+
+    def shown(topic: str, offset: int, messages: int) -> UnacknowledgedView:
+        return UnacknowledgedView(topic=topic, partition=0, offset=begin + offset, messages=messages)
+
+    assert desk.session("c").unacknowledged == [shown("b", 0, 3), shown("a", 1, 2), shown("late", 5, 1)]
+    subscriber.does(Puback(subscriber.messages[0].packet_id))
+    hand.settle()
+    assert desk.session("c").unacknowledged[:2] == [shown("a", 1, 2), shown("b", 2, 2)]
+    monkeypatch.setattr(session_desk, "TOPICS_MAX", 1)
+    assert desk.session("c").unacknowledged == [shown("a", 1, 2)]
+    assert desk.session("p").unacknowledged == []
