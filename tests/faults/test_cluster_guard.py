@@ -19,7 +19,7 @@ from tests.support.server_process import has_stopped
 from tests.support.waiting import wait_for, wait_until
 
 from embermq.cli.main import main
-from embermq.mqtt.wire.packets import Puback
+from embermq.mqtt.wire.packets import Puback, Publish
 
 WAIT_S = 90.0
 LEASE_S = 2
@@ -46,8 +46,8 @@ def stop_still(node: BrokerProcess) -> None:
 
 def has_left(node: BrokerProcess) -> bool:
     """It has ended for the reason that it should give, and without a trace."""
-    said = node.output()
-    return node.wait(WAIT_S) == 1 and any(reason in said for reason in TAKEN_OVER) and "Traceback" not in said
+    code, said = node.wait(WAIT_S), node.output()
+    return code == 1 and any(reason in said for reason in TAKEN_OVER) and "Traceback" not in said
 
 
 @pytest.mark.promise("cluster-2", "cluster-16")
@@ -71,7 +71,7 @@ def test_the_second_is_refused_and_serves_when_the_first_is_out_which_answers_no
             await client.publish("a", b"1", qos=1)
             stop_still(first)
             with second:
-                client.send_bytes(b"\x32\x06\x00\x01a\x00\x07z")
+                client.send(Publish("a", b"z", 1, 7))
                 answer = client.expect(Puback, 7)
                 os.kill(first.pid, signal.SIGCONT)
                 with pytest.raises(ConnectionEnded):
