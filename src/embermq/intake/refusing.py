@@ -29,7 +29,9 @@ WILL_DENIED = "not allowed to publish the will there"
 IN_USE = PublishRefusal(ReasonCode.PACKET_IDENTIFIER_IN_USE, "a QoS 2 message has this packet id")
 TOO_FAST = PublishRefusal(ReasonCode.QUOTA_EXCEEDED, "messages come too fast")
 LOG_FULL = "too many messages wait for the message log"
-BEHIND = PublishRefusal(ReasonCode.QUOTA_EXCEEDED, "the session store is too far behind")
+BEHIND = PublishRefusal(
+    ReasonCode.QUOTA_EXCEEDED, "the store of queues has been away for too long: send it again later"
+)
 PINNED = PublishRefusal(ReasonCode.QUOTA_EXCEEDED, "readers of the message log are too far behind")
 RETAINED_FULL = PublishRefusal(ReasonCode.QUOTA_EXCEEDED, "no room for more retained messages")
 WILL_IS_NO_WORD = PublishRefusal(
