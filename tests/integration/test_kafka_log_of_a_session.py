@@ -152,8 +152,8 @@ def test_a_log_is_there_before_connack_and_goes_when_the_pipeline_has_passed(pla
         assert place.logs() == sorted(["app", hashed])
         device = await place.comes("device")
         await client.subscribe(Subscription("t", 1))
-        await place.publishes("t", b"0", b"1")
         await leaves(client)
+        await place.publishes("t", b"0", b"1")
         assert json.loads(place.typed("logs", "--json")) == [
             {
                 "name": place.log_of(name),
