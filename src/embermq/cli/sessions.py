@@ -62,7 +62,8 @@ def list_all(broker: ControlClient, match: Match = "*", connected: Connected = N
 
 @broker_command(app, "show")
 def show(broker: ControlClient, client_id: ClientId) -> Told:
-    """Show one session with its subscriptions, and by topic the oldest offset that is not acknowledged."""
+    """Show one session, its subscriptions and what it owes. For each topic that is the oldest offset that is not
+    acknowledged, and how many messages."""
     found = msgspec.convert(broker.ask(ops.GET_SESSION, client_id=client_id), SessionDetail)
     found = msgspec.structs.replace(found, session=_with_logs(broker, [found.session])[0])
     return Told(found, _detail(found))
