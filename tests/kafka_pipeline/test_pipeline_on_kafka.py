@@ -9,7 +9,7 @@ from contextlib import closing
 from typing import Any
 
 import pytest
-from tests.kafka_pipeline.kafka_pipeline_broker import KafkaPipelineBroker
+from tests.kafka_pipeline.kafka_pipeline_broker import RUNS_S, KafkaPipelineBroker
 from tests.support.metrics import metric
 from tests.support.mqtt_client import MqttClient, run
 from tests.support.waiting import wait_for, wait_until
@@ -44,11 +44,12 @@ def ends(broker: KafkaPipelineBroker) -> int:
 @pytest.mark.promise("pipeline-1", "pipeline-6", "pipeline-11", "pipeline-13")
 def test_the_queries_run_and_what_they_have_done_is_shown(kafka_pipeline_broker: KafkaPipelineBroker) -> None:
     broker = kafka_pipeline_broker
-    run(published(broker, "status", range(20)))
+    root = f"status-{ends(broker)}"
+    run(published(broker, root, range(20)))
     end = ends(broker)
     wait_until(
         lambda: [position(broker.query(query)) for query in ("dispatch", "archive")] == [end, end],
-        SEEN_S,
+        RUNS_S,  # the archive has a JVM of its own, which may only begin to start here
         "both have done everything",
         poll_s=0.1,
     )
@@ -60,11 +61,11 @@ def test_the_queries_run_and_what_they_have_done_is_shown(kafka_pipeline_broker:
         "dispatch": end,
         "archive": end,
     }
-    shown = broker.command_line("messages", "show", "--topic", "status/1", "--json")
+    shown = broker.command_line("messages", "show", "--topic", f"{root}/1", "--json")
     rows = [json.loads(line) for line in shown.splitlines()]
     assert [row["payload"] for row in rows] == [str(number) for number in range(1, 20, 3)]
     with closing(SqliteMessageStore(broker.data_dir / "messages.db", is_kafka=True)) as store:
-        found = store.range("status/1", rows[1]["offset"], 100)
+        found = store.range(f"{root}/1", rows[1]["offset"], 100)
         assert [stored.message.payload for stored in found] == [b"%d" % number for number in range(7, 20, 3)]
 
 
