@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 from functools import cache
 from pathlib import Path
 
@@ -44,6 +46,21 @@ def anchors(page: Path) -> set[str]:
     """Headings as GitHub names them."""
     names = (heading.lower().replace("`", "") for heading in HEADING.findall(page.read_text()))
     return {re.sub(r"[^\w\- ]", "", name).strip().replace(" ", "-") for name in names}
+
+
+def test_the_site_is_built_without_a_warning_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
+    built = subprocess.run(
+        [sys.executable, ROOT / "scripts" / "site", "--to", tmp_path / "docs"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert built.returncode == 0, built.stdout + built.stderr
+    site = tmp_path / "docs" / "site"
+    loaded = re.compile(r"""<(?:script|img|iframe|link)\b[^>]*(?:src|href)=["'](https?:)?//""")
+    for page in site.rglob("*.html"):
+        assert not loaded.search(page.read_text()), page
+    assert "what they promise" in (site / "search.json").read_text()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
