@@ -15,6 +15,7 @@ import pytest
 from tests.support.broker_process import BrokerProcess, free_port
 from tests.support.forked_program import run_program
 from tests.support.measuring import judge
+from tests.support.metrics import metric
 from tests.support.mqtt_client import ConnectionEnded, MqttClient
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import DEADLINE_S, wait_for, wait_until
@@ -260,11 +261,34 @@ def test_health_readiness_and_metrics(broker: BrokerProcess) -> None:
     status, body = get(broker, "/metrics")
     assert status == 200
     values = dict(line.rsplit(" ", 1) for line in body.splitlines() if line and not line.startswith("#"))
-    assert all(name.startswith(("embermq_", "mqtt_queue")) for name in values)
+    assert all(name.startswith(("embermq_", "mqtt_queue", "process_")) for name in values)
+    assert float(values["process_resident_memory_bytes"]) > 1_000_000
+    assert 'embermq_build_info{durability="fsync",python="' in body
     accepted = [float(value) for name, value in values.items() if "connections_accepted" in name]
     assert accepted and accepted[0] >= 1
     assert get(broker, "/nothing")[0] == 404
     assert get(broker, "/api/v1/pipeline")[0] == 200
+
+
+def test_commits_and_acknowledgements_are_counted_by_how_long_they_took(own_broker: BrokerProcess) -> None:
+    own_broker.start()
+
+    async def talk() -> None:
+        publisher = MqttClient("p")
+        await publisher.connect(own_broker.port)
+        for qos in (0, 1, 1, 2):
+            await publisher.publish("t", b"", qos=qos)
+        publisher.close()
+
+    began = time.monotonic()
+    asyncio.run(talk())
+    took_s = time.monotonic() - began
+    wait_until(lambda: metric(own_broker, "acknowledged_seconds_count") == 3, 20, "all were acknowledged")
+    assert 0 < metric(own_broker, "acknowledged_seconds_sum") < took_s
+    assert 3 <= metric(own_broker, "sync_seconds_count") <= metric(own_broker, "commit_seconds_count")
+    assert metric(own_broker, "sync_seconds_sum") < metric(own_broker, "commit_seconds_sum")
+    text = get(own_broker, "/metrics")[1]
+    assert 'embermq_acknowledged_seconds_bucket{le="+Inf"} 3.0' in text
 
 
 @pytest.mark.perf

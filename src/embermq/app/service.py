@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import platform
 import sqlite3
 import time
 from collections.abc import Iterator, Mapping
@@ -144,6 +145,11 @@ class BrokerService:
         return self._metrics.text(
             MetricsSnapshot(
                 counters=state.counters,
+                build={
+                    "version": version("embermq"),
+                    "python": platform.python_version(),
+                    "durability": self._settings.log.durability,
+                },
                 refusals={listener: found.counts for listener, found in self.refusals.items()},
                 connections=self._server.connections,
                 sessions=len(state.sessions),

@@ -1,6 +1,7 @@
 """The tick: what was read is decided, committed, delivered and written, in this order, again and again."""
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
@@ -10,6 +11,7 @@ from msgspec import Struct
 from embermq.delivery.durable_path import DurablePath
 from embermq.edge.clock import BrokerClock
 from embermq.intake.broker import Broker
+from embermq.model.durations import DurationCounts, Durations
 from embermq.ports.errors import StoreError
 from embermq.ports.tick_store import Receipt, TickStore
 from embermq.sessions.link import Link
@@ -33,10 +35,14 @@ connections that are not read any more have brought twice as much as may wait.""
 
 
 class TickStatistics(Struct, frozen=True):
-    """`commit_ms` is the length of the last commit, `failing` the last error of the store, "" when it works."""
+    """`commits` is how long the store took for a tick; `acknowledged` how long messages of QoS 1 and 2 waited from the
+    first one of their tick until they were answered; `syncs` how long the disk took for a tick, None where another
+    process syncs it; `failing` the last error of the store, "" when it works."""
 
     ticks: int
-    commit_ms: float
+    commits: DurationCounts
+    acknowledged: DurationCounts
+    syncs: DurationCounts | None
     failing: str
 
 
@@ -77,7 +83,10 @@ class TickLoop:
         self._held_back: list[Connection] = []
         self._turn_bytes = 0
         self._ticks = 0
-        self._commit_ms = 0.0
+        self._commits = Durations()
+        self._acknowledged = Durations()
+        self._first_s = 0.0
+        """When the first message that gathers now was decided, by `time.perf_counter`; 0: there is none yet."""
         self._failure: StoreError | None = None
         self._idle_waiters: list[asyncio.Future[None]] = []
         self._polling: asyncio.TimerHandle | None = None
@@ -86,7 +95,9 @@ class TickLoop:
     def statistics(self) -> TickStatistics:
         """A snapshot."""
         failing = str(self._failure) if self._failure is not None else ""
-        return TickStatistics(self._ticks, self._commit_ms, failing)
+        return TickStatistics(
+            self._ticks, self._commits.snapshot(), self._acknowledged.snapshot(), self._store.syncs(), failing
+        )
 
     def wake(self) -> None:
         """Something happened: run a tick when all ready sockets have been read."""
@@ -105,6 +116,8 @@ class TickLoop:
     def after_read(self) -> None:
         """A socket has been read and decided: run a tick unless one comes anyway, with the commit under way or with
         the one that waits for company."""
+        if not self._first_s and self._tick.batch.accepted:
+            self._first_s = time.perf_counter()
         if self._scheduled:
             return
         if not self._tick.dirty and not self._device.wants_pages:
@@ -181,7 +194,7 @@ class TickLoop:
         batch = self._tick.batch
         if batch.writes.is_empty():
             if not batch.is_empty():
-                self._finish(self._tick.take(), Receipt(self._state.log_end, 0, whole=not self._store.waits))
+                self._finish(self._take()[0], Receipt(self._state.log_end, 0, whole=not self._store.waits))
                 if self._idle_waiters:
                     self.wake()
             elif self._failure is not None:
@@ -198,7 +211,7 @@ class TickLoop:
             return
         if self._failure is not None and self._tick.now_ms < self._retry_at_ms:
             if batch.accepted:
-                self._broker.refused(self._tick.take(), self._failure)
+                self._broker.refused(self._take()[0], self._failure)
                 self._read_on()
             return
         wait_s = self._committed_at_s + self._linger_s - self._loop.time()
@@ -223,17 +236,23 @@ class TickLoop:
         else:
             self._submit()
 
+    def _take(self) -> tuple[Batch, float]:
+        """What has gathered, and since when it has had messages."""
+        first_s, self._first_s = self._first_s, 0.0
+        return self._tick.take(), first_s
+
     def _submit(self) -> None:
-        batch = self._tick.take()
+        batch, first_s = self._take()
         self._committed_at_s = self._loop.time()
         if batch.accepted:
             self._publishers = {one.link for one in batch.accepted}
         self._state.committing_records = len(batch.writes.records)
-        self._store.submit(batch.writes, partial(self._done, batch))
+        self._store.submit(batch.writes, partial(self._done, batch, first_s, time.perf_counter()))
 
-    def _done(self, batch: Batch, result: Receipt | StoreError) -> None:
+    def _done(self, batch: Batch, first_s: float, submitted_s: float, result: Receipt | StoreError) -> None:
         """The store has answered."""
-        self._commit_ms = (self._loop.time() - self._committed_at_s) * 1000
+        self._commits.add(time.perf_counter() - submitted_s)
+        answered = len(batch.accepted)
         self._state.log_late = self._state.log_full = False
         self.look_at_clock()
         if isinstance(result, Receipt):
@@ -253,6 +272,8 @@ class TickLoop:
             self._broker.refused(batch, result)
         self._read_on()
         self._run()
+        if answered and first_s:
+            self._acknowledged.add(time.perf_counter() - first_s, answered)
 
     def _stored(self, call: Callable[[], None]) -> None:
         """What is stored of a session elsewhere than in the log is durable, too."""

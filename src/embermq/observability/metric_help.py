@@ -92,7 +92,10 @@ HELP: dict[str, str] = {
     # Log, stores and repair.
     "commits": "ticks that were finished, those included that had nothing to store",
     "commits_failed": "commits that the store refused",
-    "commit_seconds": "duration of the last commit",
+    "commit_seconds": "how long the log took for a tick",
+    "acknowledged_seconds": "from the first message of a tick until its messages of QoS 1 and 2 were acknowledged",
+    "sync_seconds": "how long the disk took to sync a tick of the log",
+    "build_info": "1; the labels say what runs here",
     "store_failing": "1 while the store refuses writes",
     "damaged_records": "records on this broker's disk with a wrong checksum, which were skipped",
     "redelivered_after_start": "deliveries repaired after the last end of the broker",

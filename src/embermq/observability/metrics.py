@@ -1,10 +1,11 @@
 """Prometheus metrics from snapshots."""
 
 from collections.abc import Iterator, Mapping
+from itertools import accumulate
 
 from msgspec import Struct
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from embermq.durability.retention import RetentionState
@@ -12,6 +13,7 @@ from embermq.edge.clock import ClockStatistics
 from embermq.edge.mqtt_server import ServerStatistics
 from embermq.edge.tick_loop import TickStatistics
 from embermq.model.counters import Counters
+from embermq.model.durations import BOUNDS_S, DurationCounts
 from embermq.model.position import offset_of, partition_of
 from embermq.observability.metric_help import help_of
 from embermq.observability.queue_metrics import queue_metrics
@@ -30,6 +32,8 @@ class MetricsSnapshot(Struct, frozen=True, kw_only=True):
     """Everything that is measured, at one moment."""
 
     counters: Counters
+    build: Mapping[str, str]
+    """What runs here: version, Python, durability."""
     refusals: Mapping[str, Mapping[str, int]]
     """By listener and reason, what HTTP and gRPC did not answer."""
     connections: int
@@ -64,6 +68,7 @@ class Metrics(Collector):
         self._registry = CollectorRegistry(auto_describe=False)
         self._snapshot: MetricsSnapshot | None = None
         self._registry.register(self)
+        ProcessCollector(registry=self._registry)
 
     def text(self, snapshot: MetricsSnapshot) -> str:
         """Version 0.0.4 of the text format."""
@@ -75,6 +80,7 @@ class Metrics(Collector):
         snapshot = self._snapshot
         if snapshot is None:
             return
+        yield _build(snapshot.build)
         for name in snapshot.counters.__struct_fields__:
             total: int = getattr(snapshot.counters, name)
             yield CounterMetricFamily(f"embermq_{name}", help_of(name), value=total)
@@ -92,7 +98,6 @@ class Metrics(Collector):
             "application_readers": snapshot.application_readers,
             "parked_messages": snapshot.application_parked,
             "application_entries_lost": snapshot.application_lost,
-            "commit_seconds": snapshot.ticks.commit_ms / 1000,
             "connections_limit": snapshot.server.connections_max,
             "tls_handshakes": snapshot.server.tls_handshakes,
             "readers_paused": snapshot.server.readers_paused,
@@ -116,7 +121,7 @@ class Metrics(Collector):
             for reason, total in reasons.items():
                 refused.add_metric([listener, reason], total)
         yield refused
-        yield CounterMetricFamily("embermq_ticks", "ticks of the event loop", value=snapshot.ticks.ticks)
+        yield from _ticks(snapshot.ticks)
         yield CounterMetricFamily(
             "embermq_clock_steps", "moves of the wall clock by more than a minute", value=snapshot.clock.steps
         )
@@ -138,6 +143,26 @@ class Metrics(Collector):
             )
         if snapshot.pipeline is not None:
             yield from _pipeline(snapshot.pipeline)
+
+
+def _build(labels: Mapping[str, str]) -> Metric:
+    build = GaugeMetricFamily("embermq_build_info", help_of("build_info"), labels=list(labels))
+    build.add_metric(list(labels.values()), 1)
+    return build
+
+
+def _ticks(state: TickStatistics) -> Iterator[Metric]:
+    yield CounterMetricFamily("embermq_ticks", "ticks of the event loop", value=state.ticks)
+    yield _durations("commit_seconds", state.commits)
+    yield _durations("acknowledged_seconds", state.acknowledged)
+    if state.syncs is not None:
+        yield _durations("sync_seconds", state.syncs)
+
+
+def _durations(name: str, found: DurationCounts) -> Metric:
+    bounds = [*map(str, BOUNDS_S), "+Inf"]
+    buckets = list(zip(bounds, accumulate(found.counts), strict=True))
+    return HistogramMetricFamily(f"embermq_{name}", help_of(name), buckets=buckets, sum_value=found.sum_s)
 
 
 def _session_store(state: SessionStoreStatistics) -> Iterator[Metric]:

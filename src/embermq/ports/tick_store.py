@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
+from embermq.model.durations import DurationCounts
 from embermq.model.tick_writes import TickWrites
 from embermq.ports.errors import StoreError
 
@@ -74,6 +75,10 @@ class TickStore(ABC):
     @abstractmethod
     def settle(self) -> None:
         """Called now and then: write what the level `memory` has answered for and not written yet."""
+
+    def syncs(self) -> DurationCounts | None:
+        """How long the disk took to sync ticks; None where this process does not sync them."""
+        return None
 
     def hurry(self) -> None:
         """The broker is about to stop: hold nothing back from now on."""

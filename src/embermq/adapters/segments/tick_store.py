@@ -44,6 +44,7 @@ from embermq.formats.segments import (
     encode_frame_head,
     segment_name,
 )
+from embermq.model.durations import DurationCounts
 from embermq.model.session_writes import QueueRow, QueueState
 from embermq.model.tick_writes import TickWrites
 from embermq.ports.checkpoint import Checkpoint, CheckpointPosition
@@ -161,6 +162,9 @@ class SegmentTickStore(TickStore):
     @property
     def owes(self) -> bool:
         return self.trim_below > 0
+
+    def syncs(self) -> DurationCounts | None:
+        return self._writer.syncs.snapshot() if self._durability == "fsync" else None
 
     def begin_at(self, offset: int) -> None:
         """Give no record an offset below this one: readers have confirmed what a power loss took from the log. Called

@@ -3,6 +3,7 @@
 import errno
 import mmap
 import os
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from embermq.formats.segments import (
     encode_segment_head,
     segment_name,
 )
+from embermq.model.durations import Durations
 from embermq.ports.errors import StoreError, StoreFull
 
 SEGMENT_BYTES = 64 * 1024 * 1024
@@ -67,6 +69,7 @@ class SegmentWriter:
         self._room = 0
         self._created_ms = 0
         self._descriptor = -1
+        self.syncs = Durations()
         try:
             folder.mkdir(mode=0o700, exist_ok=True)
             sync_path(folder.parent)
@@ -116,7 +119,9 @@ class SegmentWriter:
                 raise to_store_error(error, "no room for the message log") from error
             raise
         if self._synced:
+            began_s = time.perf_counter()
             os.fdatasync(self._descriptor)
+            self.syncs.add(time.perf_counter() - began_s)
 
     def advance(self, size: int, record_count: int, body_bytes: int) -> None:
         """The frame that was written last counts, and readers may see it."""
