@@ -173,8 +173,8 @@ def test_a_client_id_does_not_steer_the_terminal(broker: BrokerProcess, name: st
     run(scenario())
 
 
-def test_sessions_are_told_on_the_control_socket_alone(broker: BrokerProcess) -> None:
-    for path in ("sessions", "session?client_id=c", "pins", "parked", "application-logs"):
+def test_what_is_for_the_pipeline_alone_is_not_offered_to_other_machines(broker: BrokerProcess) -> None:
+    for path in ("application-logs/late?since=0", "session?client_id=c"):
         answer = httpx.get(f"http://127.0.0.1:{broker.http_port}/api/v1/{path}", timeout=30)
         assert (answer.status_code, answer.headers["content-type"]) == (404, "application/problem+json"), path
 

@@ -33,9 +33,9 @@ class Scope(StrEnum):
 
     READ = "read"
     OPERATE = "operate"
-    """Purge, retry dead letters, remove groups."""
+    """Send clients away, publish, read payloads, delete messages, put dead letters back."""
     ADMIN = "admin"
-    """Make, configure and delete queues."""
+    """End sessions, make and configure queues, decide who may do what."""
 
 
 _RANKS = {scope: rank for rank, scope in enumerate(Scope)}
@@ -93,7 +93,7 @@ class Caller(Protocol):
 class Everything:
     """For a socket that only the operator can open."""
 
-    def check(self, caller: Caller, wanted: Scope) -> str:
+    def check(self, caller: Caller, wanted: Scope, *, needs_token: bool = False) -> str:
         """Nothing is refused; who asks has no name."""
         return ""
 
@@ -106,7 +106,7 @@ class TokenAccess:
         self._now_ms = now_ms
         self._complaint = ""
 
-    def check(self, caller: Caller, wanted: Scope) -> str:
+    def check(self, caller: Caller, wanted: Scope, *, needs_token: bool = False) -> str:
         """The name of the token that allows it, "" when none is needed. Raises AccessRefused."""
         try:
             tokens = self._tokens.all()
@@ -119,7 +119,12 @@ class TokenAccess:
         given = caller.authorization
         if not tokens and not given:
             if caller.is_of_this_machine():
-                return ""
+                if not needs_token:
+                    return ""
+                raise AccessRefused(
+                    403,
+                    "this decides about access, so it needs a token: embermq tokens create NAME --scope SCOPE",
+                )
             raise AccessRefused(
                 403,
                 "without tokens the API is for this machine alone: embermq tokens create NAME --scope SCOPE",
@@ -156,8 +161,9 @@ class UnixClock(Protocol):
 class Access(Protocol):
     """Decides about one request."""
 
-    def check(self, caller: Caller, wanted: Scope) -> str:
-        """Raises AccessRefused."""
+    def check(self, caller: Caller, wanted: Scope, *, needs_token: bool = False) -> str:
+        """The name of the caller's token, "" without. `needs_token`: no program on this machine may without one.
+        Raises AccessRefused."""
         ...
 
 

@@ -17,14 +17,15 @@ from embermq.queues.durations import Duration
 
 PREFIX = "/api/v1"
 DESCRIPTION = """\
-Durable queues of EmberMQ. A queue's name is written percent-encoded, or with `$` for `/`: `tasks%2Fimages` and
-`$queue$tasks$images` are the queue `tasks/images`. Errors are `application/problem+json`."""
+What operators ask of EmberMQ and do to it. Names in an address are percent-encoded; a queue's may have `$` for `/`:
+`tasks%2Fimages` and `$queue$tasks$images` are the queue `tasks/images`. Lists come in pages:
+`after` is for the next one. Errors are `application/problem+json`."""
 REFERENCE = "#/components/schemas/{name}"
 PROBLEMS = {
     400: "The request is not understood",
     401: "A token is needed, or another one",
     403: "The token may not",
-    404: "There is no such queue, message, group or dead letter",
+    404: "There is nothing of that name",
     409: "It cannot be done now",
     422: "The settings cannot be",
     503: "The store has not answered; it may be done all the same",

@@ -15,11 +15,11 @@ ALWAYS = (
     ("/api/v1/pipeline", "what the pipeline does, as JSON"),
 )
 """What every broker answers."""
-QUEUES = (
-    ("/api/v1/docs", "the API of durable queues, described"),
+API = (
+    ("/api/v1/docs", "the API for operators, described"),
     ("/api/v1/openapi.json", "the same for machines"),
 )
-"""Where durable queues are switched on."""
+"""Where the API is served."""
 _HEADERS = {
     "content-security-policy": "default-src 'none'; base-uri 'none'; form-action 'none'",
     "x-content-type-options": "nosniff",

@@ -24,7 +24,7 @@ from starlette.types import ASGIApp
 
 from embermq.admin.access import CertificateName, no_certificate
 from embermq.admin.faults import tell_of_fault
-from embermq.admin.front_page import ALWAYS, QUEUES, front_page
+from embermq.admin.front_page import ALWAYS, API, front_page
 from embermq.admin.http_connection import TimedConnection
 from embermq.admin.problem import Problem
 from embermq.admin.refusals import Refusals
@@ -36,10 +36,10 @@ BACKLOG = 128
 LAST_WORD_S = 0.1
 
 
-def create_app(service: AdminService, api: ASGIApp | None = None, *, has_queues: bool = False) -> Starlette:
+def create_app(service: AdminService, api: ASGIApp | None = None) -> Starlette:
     """The application over one service; what the service raises becomes a 500 without its text. `api` is what is below
-    /api/v1 otherwise; `has_queues` tells whether it has more to say than that there are none."""
-    page = front_page((*ALWAYS, *QUEUES) if has_queues else ALWAYS)
+    /api/v1 otherwise."""
+    page = front_page((*ALWAYS, *API) if api is not None else ALWAYS)
 
     async def front(_: Request) -> Response:
         return page

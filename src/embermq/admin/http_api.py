@@ -31,11 +31,12 @@ from embermq.admin.errors import (
 )
 from embermq.admin.http import json_answer, mounted, problem, problem_handlers
 from embermq.admin.http_caller import HttpCaller
-from embermq.admin.operations import OPERATIONS, AdminOperation
+from embermq.admin.operations import OPERATIONS, QUEUES, AdminOperation
 from embermq.queues.settings import OFF, json_object
 
 Api = ASGIApp
 ONLY_NEW = ("if-none-match", "*")
+NOT_HERE = "this broker cannot do it: it has another message log, or lacks a part"
 
 
 def create_api(
@@ -88,8 +89,8 @@ def _endpoint(
 ) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
         if desk is None:
-            raise OperationRefused(OFF)
-        access.check(HttpCaller(request), operation.scope)
+            raise OperationRefused(OFF if operation.desk == QUEUES else NOT_HERE)
+        access.check(HttpCaller(request), operation.scope, needs_token=operation.needs_token)
         said = await _said(operation, request)
         answer = operation.do(desk, request_of(operation, said, as_text=True))
         if isawaitable(answer):

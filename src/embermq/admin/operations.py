@@ -41,7 +41,9 @@ STAYS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdminOperation:
-    """What can be asked of a broker. `name` is also the call of gRPC, where `queue_admin.proto` has one.
+    """What can be asked of a broker. `name` is also the call of gRPC, where `queue_admin.proto` has one. `is_inner`:
+    only the broker's own pipeline and commands ask it, by the control socket. `needs_token`: a listener does it for
+    tokens alone, never for a program on this machine without one, since it decides who may do what.
 
     `do` takes the desk and a `request` that has been checked, on the event loop; it returns an answer or an awaitable
     of it, or raises what `admin.errors` has a status for. Over HTTP, fields of the request are parts of one of the
@@ -66,6 +68,8 @@ class AdminOperation:
     status: Callable[[Any], int] | None = None
     pages: Mapping[str, str] = field(default_factory=dict)
     body_bytes_max: int = BODY_BYTES_MAX
+    is_inner: bool = False
+    needs_token: bool = False
 
 
 class _Of(Generic[D]):
@@ -328,28 +332,38 @@ REMOVE_GROUP = _queues(
     summary="Remove a group without consumers",
 )
 
-LIST_SESSIONS = _sessions(
-    "ListSessions",
-    "GET /sessions",
+LIST_CLIENTS = _sessions(
+    "ListClients",
+    "GET /clients",
     READ,
-    session.ListSessionsRequest,
+    session.ListClientsRequest,
     list[session.SessionView],
-    do=lambda desk, asked: desk.sessions(asked.after, asked.limit),
-    summary="Sessions by client id",
+    do=lambda desk, asked: desk.sessions(asked),
+    summary="Clients that are connected or have a session, by client id",
     pages={"after": "client_id"},
 )
-GET_SESSION = _sessions(
-    "GetSession",
-    "GET /session",
+GET_CLIENT = _sessions(
+    "GetClient",
+    "GET /clients/{client_id}",
     READ,
     session.ClientRequest,
     session.SessionDetail,
     do=lambda desk, asked: desk.session(asked.client_id),
-    summary="A session with its subscriptions",
+    summary="A client: its session, connection and subscriptions, what it owes and is owed",
+)
+LIST_SUBSCRIPTIONS = _sessions(
+    "ListSubscriptions",
+    "GET /clients/{client_id}/subscriptions",
+    READ,
+    session.ListSubscriptionsRequest,
+    list[session.SubscriptionView],
+    do=lambda desk, asked: desk.subscriptions(asked.client_id, asked.after, asked.limit),
+    summary="Its subscriptions by filter",
+    pages={"after": "topic_filter"},
 )
 DELETE_SESSION = _sessions(
     "DeleteSession",
-    "DELETE /session",
+    "DELETE /clients/{client_id}",
     ADMIN,
     session.ClientRequest,
     None,
@@ -358,7 +372,7 @@ DELETE_SESSION = _sessions(
 )
 DISCONNECT_CLIENT = _sessions(
     "DisconnectClient",
-    "POST /session/disconnect",
+    "DELETE /clients/{client_id}/connection",
     OPERATE,
     session.ClientRequest,
     None,
@@ -367,12 +381,13 @@ DISCONNECT_CLIENT = _sessions(
 )
 GIVE_SESSION = _sessions(
     "GiveSession",
-    "POST /session/give",
+    "POST /clients/{client_id}/give",
     ADMIN,
     session.GiveRequest,
     None,
     do=lambda desk, asked: desk.give(asked.client_id, asked.user),
     summary="Give a kept session to a user",
+    needs_token=True,
 )
 LIST_PINS = _sessions(
     "ListPins",
@@ -410,6 +425,7 @@ RESTORE_APPLICATION_LOG = _sessions(
     do=lambda desk, asked: desk.restore_application_log(asked.topic),
     summary="For the pipeline: make a log again that a session wants",
     body=session.RestoreRequest,
+    is_inner=True,
 )
 RESTORE_MISSING_LOGS = _sessions(
     "RestoreMissingLogs",
@@ -419,6 +435,7 @@ RESTORE_MISSING_LOGS = _sessions(
     session.RestoredLogs,
     do=lambda desk, _: desk.restore_missing_application_logs(),
     summary="For the pipeline: make every log again that is wanted and not there",
+    is_inner=True,
 )
 LIST_LATE_LOGS = _sessions(
     "ListLateLogs",
@@ -428,6 +445,7 @@ LIST_LATE_LOGS = _sessions(
     session.LateLogView,
     do=lambda desk, asked: desk.late_application_logs(asked.since),
     summary="For the pipeline: logs that were made or found lately",
+    is_inner=True,
 )
 
 LIST_PARKED_CLIENTS = _parked(
@@ -452,7 +470,7 @@ LIST_PARKED = _parked(
 GET_PARKED = _parked(
     "GetParked",
     "GET /parked/message",
-    READ,
+    OPERATE,
     parked.ParkedRequest,
     parked.ParkedDetail,
     do=lambda desk, asked: desk.message(asked.client_id, asked.number),
@@ -488,6 +506,7 @@ REPLAY_MESSAGES = _replays(
     about="A piece that has been taken is left out: a request without an answer may be repeated.",
     body=replay.PieceAsked,
     body_bytes_max=replay.PIECE_BYTES_MAX,
+    is_inner=True,
 )
 GET_CLUSTER = _cluster(
     "GetCluster",
@@ -504,5 +523,5 @@ OPERATIONS: tuple[AdminOperation, ...] = tuple(
 )
 QUEUE_OPERATIONS = tuple(each for each in OPERATIONS if each.desk == QUEUES)
 """Those that gRPC offers to other machines."""
-HTTP_OPERATIONS = (*QUEUE_OPERATIONS, GET_CLUSTER)
-"""Those that HTTP does; the control socket offers all."""
+HTTP_OPERATIONS = tuple(each for each in OPERATIONS if not each.is_inner)
+"""Those that HTTP offers; the control socket offers all."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from fnmatch import translate
 from functools import partial
 from heapq import nsmallest
 from itertools import chain
@@ -15,8 +17,11 @@ from msgspec.structs import replace
 from embermq.admin.durable import TickDriver, Waiter
 from embermq.admin.errors import LogsRefused, NotFound, OperationRefused
 from embermq.admin.session_values import (
+    SUBSCRIPTIONS_MAX,
     ApplicationLogView,
+    ConnectionView,
     LateLogView,
+    ListClientsRequest,
     PinView,
     RestoredLog,
     RestoredLogs,
@@ -33,14 +38,18 @@ from embermq.mqtt.wire.reason_codes import ReasonCode
 from embermq.mqtt.wire.version import ProtocolVersion
 from embermq.ports.errors import StoreError
 from embermq.routing.router import Subscriber
+from embermq.sessions.link import Link
 from embermq.sessions.listener_terms import VERSION_NAMES
 from embermq.sessions.session import Session
+from embermq.sessions.session_table import SessionTable
 from embermq.sessions.tick import Tick
 
 Answer = TypeVar("Answer")
 
 TOPICS_MAX = 100
 """Topics that are named of one session."""
+LOOKED_AT_ONCE = 5_000
+"""Sessions that are looked at before the event loop gets its turn."""
 
 
 class SessionDesk:
@@ -59,22 +68,36 @@ class SessionDesk:
         self._retained = retained
         self._life = log_life
 
-    def sessions(self, after: str, limit: int) -> Sequence[SessionView]:
-        """Up to `limit` sessions whose client id sorts behind `after`, in that order."""
+    async def sessions(self, asked: ListClientsRequest) -> Sequence[SessionView]:
+        """Up to `limit` sessions that the filters fit and whose client id sorts behind `after`, in that order."""
         sessions = self._broker.state.sessions
+        fits = _Filter(asked, sessions)
+        ids, best = list(sessions), list[str]()
+        for start in range(0, len(ids), LOOKED_AT_ONCE):
+            found = filter(fits, ids[start : start + LOOKED_AT_ONCE])
+            best = nsmallest(asked.limit, chain(best, found))
+            if start + LOOKED_AT_ONCE < len(ids):
+                await asyncio.sleep(0)
         behind = self._behind()
-        ids = nsmallest(limit, (client_id for client_id in sessions if client_id > after))
-        return [self._view(sessions[client_id], behind) for client_id in ids]
+        there = (sessions.get(client_id) for client_id in best)
+        return [self._view(session, behind) for session in there if session is not None]
 
     def session(self, client_id: str) -> SessionDetail:
         """One of them. Raises NotFound."""
         found = self._find(client_id)
-        subscriptions = [_subscription(*item) for item in sorted(found.subscriptions.items(), key=_by_filter)]
         return SessionDetail(
             session=self._view(found, self._behind()),
-            subscriptions=subscriptions,
+            connection=_connection(found.link, self._broker.state.tick) if found.link is not None else None,
+            subscriptions=self.subscriptions(client_id, "", SUBSCRIPTIONS_MAX),
+            queues=nsmallest(SUBSCRIPTIONS_MAX, found.queue_filters),
             unacknowledged=_unacknowledged(found),
         )
+
+    def subscriptions(self, client_id: str, after: str, limit: int) -> Sequence[SubscriptionView]:
+        """Up to `limit` of a client whose filter sorts behind `after`, in that order. Raises NotFound."""
+        held = self._find(client_id).subscriptions
+        names = nsmallest(limit, (name for name in held if name > after))
+        return [_subscription(name, held[name]) for name in names]
 
     def pins(self) -> Sequence[PinView]:
         """Who reads the message log, furthest behind first."""
@@ -195,8 +218,52 @@ class SessionDesk:
         return {pin.generation: pin.behind for pin in retained.pins if pin.generation}
 
 
-def _by_filter(item: tuple[str, Subscriber]) -> str:
-    return item[0]
+class _Filter:
+    """Whether a client is asked for. Sessions that are put away stay so: they are of DEVICE clients that are away."""
+
+    def __init__(self, asked: ListClientsRequest, sessions: SessionTable) -> None:
+        self._asked = asked
+        self._sessions = sessions
+        self._match = re.compile(translate(asked.match)).match if asked.match != "*" else None
+
+    def __call__(self, client_id: str) -> bool:
+        asked = self._asked
+        if client_id <= asked.after or (self._match is not None and not self._match(client_id)):
+            return False
+        if not asked.user and asked.connected is None and asked.type is None:
+            return True
+        session = self._sessions.get_loaded(client_id)
+        if session is None:
+            if asked.connected or asked.type == "application":
+                return False
+            absent = self._sessions.get_absent(client_id)
+            return absent is not None and asked.user in ("", absent.account.user)
+        return (
+            (asked.connected is None or asked.connected == (session.link is not None))
+            and asked.type in (None, session.client_type.name.lower())
+            and asked.user in ("", session.username, _connected_as(session))
+        )
+
+
+def _connected_as(session: Session) -> str:
+    link = session.link
+    return link.identity.username if link is not None and link.identity is not None else ""
+
+
+def _connection(link: Link, tick: Tick) -> ConnectionView:
+    return ConnectionView(
+        peer=link.peer,
+        listener=link.listener,
+        version=VERSION_NAMES[ProtocolVersion(link.version)],
+        username=link.identity.username if link.identity is not None else "",
+        connected=_time(tick.to_date(link.opened_ms)),
+        silent_s=max(0, tick.now_ms - link.last_ms) / 1000,
+        keep_alive_s=link.keep_alive_ms / 1000,
+        window_max=link.session.window_max if link.session is not None else 0,
+        packet_bytes_max=link.packet_bytes_max,
+        unanswered=link.unanswered,
+        unsent_bytes=link.unsent_bytes() or 0,
+    )
 
 
 def _view(session: Session, behind: dict[int, int], tick: Tick) -> SessionView:
@@ -205,7 +272,7 @@ def _view(session: Session, behind: dict[int, int], tick: Tick) -> SessionView:
         client_id=session.client_id,
         type=session.client_type.name.lower(),
         username=session.username,
-        connected_as=link.identity.username if link is not None and link.identity is not None else "",
+        connected_as=_connected_as(session),
         version=VERSION_NAMES[ProtocolVersion(session.version)],
         connected=link is not None,
         peer=link.peer if link is not None else "",

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 USER_BYTES_MAX = 65_535
 """What MQTT takes as a user name."""
+SESSIONS_MAX = 1_000
+"""Of a page."""
+SUBSCRIPTIONS_MAX = 1_000
+"""Of a page."""
 
 
 class SessionView(Struct, frozen=True, kw_only=True):
@@ -59,6 +63,24 @@ class SubscriptionView(Struct, frozen=True, kw_only=True):
     identifier: int
 
 
+class ConnectionView(Struct, frozen=True, kw_only=True):
+    """The connection of a client. `connected` is an ISO 8601 time in UTC, `silent_s` how long nothing has come from the
+    client, `keep_alive_s` 0 for none. `window_max` is how many messages it may have without its acknowledgement,
+    `unanswered` how many of its own have none of ours, `unsent_bytes` what its socket has not taken."""
+
+    peer: str
+    listener: str
+    version: str
+    username: str
+    connected: str
+    silent_s: float
+    keep_alive_s: float
+    window_max: int
+    packet_bytes_max: int
+    unanswered: int
+    unsent_bytes: int
+
+
 class UnacknowledgedView(Struct, frozen=True, kw_only=True):
     """Messages of one topic that are sent or wait in memory; `offset` of the log's `partition` is the oldest one's."""
 
@@ -69,10 +91,14 @@ class UnacknowledgedView(Struct, frozen=True, kw_only=True):
 
 
 class SessionDetail(Struct, frozen=True, kw_only=True):
-    """A session with its subscriptions. `unacknowledged` is of a kept DEVICE session: at most 100 topics."""
+    """A session with its connection, None while its client is away, and its first 1,000 subscriptions by filter;
+    `queues` are the durable queues of which it is a consumer, 1,000 at most. `unacknowledged` is of a kept DEVICE
+    session: at most 100 topics."""
 
     session: SessionView
+    connection: ConnectionView | None
     subscriptions: Sequence[SubscriptionView]
+    queues: Sequence[str]
     unacknowledged: Sequence[UnacknowledgedView]
 
 
@@ -122,17 +148,30 @@ class NoRequest(Struct, frozen=True):
     """Nothing need be said."""
 
 
-class ListSessionsRequest(Struct, frozen=True, kw_only=True):
-    """A page of sessions."""
+class ListClientsRequest(Struct, frozen=True, kw_only=True):
+    """A page of clients, those that all filters fit."""
 
     after: Annotated[str, Meta(description="Client ids behind this one")] = ""
-    limit: Annotated[int, Meta(ge=1, le=1_000)] = 1_000
+    limit: Annotated[int, Meta(ge=1, le=SESSIONS_MAX)] = SESSIONS_MAX
+    match: Annotated[str, Meta(max_length=300, description="Shell wildcards over client ids")] = "*"
+    user: Annotated[
+        str, Meta(max_length=USER_BYTES_MAX, description="To whom the session belongs, or who is connected")
+    ] = ""
+    connected: bool | None = None
+    type: Literal["device", "application"] | None = None
 
 
 class ClientRequest(Struct, frozen=True, kw_only=True):
-    """One client. Client ids are parameters, since they may hold any character."""
+    """One client."""
 
     client_id: str = ""
+
+
+class ListSubscriptionsRequest(ClientRequest, frozen=True, kw_only=True):
+    """A page of a client's subscriptions."""
+
+    after: Annotated[str, Meta(description="Filters behind this one")] = ""
+    limit: Annotated[int, Meta(ge=1, le=SUBSCRIPTIONS_MAX)] = SUBSCRIPTIONS_MAX
 
 
 class GiveRequest(ClientRequest, frozen=True, kw_only=True):

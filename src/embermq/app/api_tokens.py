@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from embermq.admin.access import NAME_PATTERN, ApiToken, Scope, token_hash
+from embermq.admin.access import NAME_PATTERN, ApiToken, Scope, TokenAccess, token_hash
 from embermq.app.errors import OptionError, UserError
 
 FILE_NAME = "api-tokens.json"
@@ -107,3 +107,8 @@ class TokenFile:
                 os.close(directory)
         finally:
             os.close(lock)
+
+
+def token_access(data_dir: Path) -> TokenAccess:
+    """The check of a listener that anybody may reach."""
+    return TokenAccess(TokenFile(data_dir), lambda: time.time_ns() // 1_000_000)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from embermq.admin.access import CertificateName, no_certificate
-from embermq.admin.cluster_desk import ClusterDesk
+from embermq.admin.operations import HTTP_OPERATIONS
 from embermq.admin.refusals import Refusals
 from embermq.admin.settings import HttpLimits
-from embermq.app.queue_admin import QueueAdmin
+from embermq.app.api_tokens import token_access
+from embermq.app.desks import Desks
 from embermq.app.service import BrokerService
 from embermq.edge.api_listeners import ApiListeners, certificate_name
 from embermq.edge.listener_settings import Listener
@@ -24,12 +26,10 @@ if TYPE_CHECKING:
 class HttpSide:
     """Its libraries are only loaded when there is a listener for it."""
 
-    def __init__(
-        self, service: BrokerService, queues: QueueAdmin, cluster: ClusterDesk, refusals: Refusals
-    ) -> None:
+    def __init__(self, data_dir: Path, service: BrokerService, desks: Desks, refusals: Refusals) -> None:
+        self._data_dir = data_dir
         self._service = service
-        self._queues = queues
-        self._cluster = cluster
+        self._desks = desks
         self._refusals = refusals
         self._stops: list[Callable[[], Awaitable[None]]] = []
 
@@ -46,9 +46,10 @@ class HttpSide:
 
     async def _start(self, sockets: Sequence[socket.socket], certificate: CertificateName) -> HttpServer:
         from embermq.admin.http import HttpServer, create_app
+        from embermq.admin.http_api import create_api
 
-        api = self._queues.open_api(self._cluster)
-        app = create_app(self._service, api, has_queues=self._queues.desk is not None)
+        api = create_api(self._desks, token_access(self._data_dir), HTTP_OPERATIONS)
+        app = create_app(self._service, api)
         server = HttpServer(app, HttpLimits(), self._refusals, certificate)
         await server.start(sockets)
         self._stops.append(server.stop)

@@ -1,18 +1,17 @@
-"""Everything for operators of queues, put together."""
+"""Durable queues for their operators: the desk, the file of queues, gRPC."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import os
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from embermq.admin.cluster_desk import ClusterDesk
 from embermq.admin.durable import TickDriver
 from embermq.admin.errors import OperationRefused
 from embermq.admin.queue_desk import QueueDesk
+from embermq.app.api_tokens import token_access
 from embermq.app.config import Settings
 from embermq.app.queue_file import read_queue_file
 from embermq.queues.errors import SettingsRefused
@@ -21,8 +20,6 @@ from embermq.queues.settings import OFF
 from embermq.sessions.state import BrokerState
 
 if TYPE_CHECKING:
-    from embermq.admin.access import TokenAccess
-    from embermq.admin.http_api import Api
     from embermq.admin.rpc_listener import RpcDoor
     from embermq.admin.rpc_server import RpcServer
 
@@ -60,24 +57,11 @@ class QueueAdmin:
             except (SettingsRefused, OperationRefused) as refusal:
                 LOG.error("queues.file: %s; the queue stays as it is", refusal)
 
-    def open_api(self, cluster: ClusterDesk) -> Api:
-        """For listeners that anybody may reach: by token."""
-        from embermq.admin.http_api import create_api
-        from embermq.admin.operations import CLUSTER, HTTP_OPERATIONS, QUEUES
-
-        return create_api({QUEUES: self.desk, CLUSTER: cluster}, self._token_access(), HTTP_OPERATIONS)
-
     async def rpc_server(self, door: RpcDoor) -> RpcServer:
         """For gRPC, by token; its library is loaded away from the event loop. Only where queues are switched on."""
         assert self.desk is not None
         kind = await asyncio.to_thread(_rpc_server_class)
-        return kind(self.desk, self._token_access(), door)
-
-    def _token_access(self) -> TokenAccess:
-        from embermq.admin.access import TokenAccess
-        from embermq.app.api_tokens import TokenFile
-
-        return TokenAccess(TokenFile(self._data_dir), lambda: time.time_ns() // 1_000_000)
+        return kind(self.desk, token_access(self._data_dir), door)
 
     def close(self) -> None:
         """What goes on by itself ends."""

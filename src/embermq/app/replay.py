@@ -21,7 +21,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from embermq.adapters.segments.writer import sync_path
-from embermq.admin.operations import GET_QUEUE_STATS, GET_SESSION, REPLAY_MESSAGES
+from embermq.admin.operations import GET_CLIENT, GET_QUEUE_STATS, REPLAY_MESSAGES
 from embermq.app.config import Settings
 from embermq.app.control import ControlClient, NoAnswer
 from embermq.app.errors import EmberError, OptionError, UserError
@@ -341,7 +341,7 @@ def _check_target(broker: ControlClient, words: ReplayWords) -> None:
     if words.queue:
         broker.ask(GET_QUEUE_STATS, name=queue_name(words.queue))
     if words.client:
-        found = broker.ask(GET_SESSION, client_id=words.client)["session"]
+        found = broker.ask(GET_CLIENT, client_id=words.client)["session"]
         if found["type"] != "application" or not found["kept"]:
             raise UserError(
                 f"the client {words.client!r} has no application log, it is a {found['type'].upper()} client;"

@@ -21,11 +21,6 @@ from msgspec import Struct
 from embermq.access.authentication.errors import ChainError
 from embermq.access.authentication.identity import Identity
 from embermq.access.authorization.rule_set import RuleSet
-from embermq.admin.cluster_desk import ClusterDesk
-from embermq.admin.operations import CLUSTER, PARKED, QUEUES, REPLAYS, SESSIONS
-from embermq.admin.parked_desk import ParkedDesk
-from embermq.admin.replay_desk import ReplayDesk
-from embermq.admin.session_desk import SessionDesk
 from embermq.admin.settings import GrpcLimits
 from embermq.app import out_of_memory
 from embermq.app.authentication import Authentication
@@ -34,6 +29,7 @@ from embermq.app.cluster_side import ClusterSide, end_at_once
 from embermq.app.config import Settings
 from embermq.app.control import ControlSide
 from embermq.app.data_lock import held_data_dir
+from embermq.app.desks import Desks, make_desks
 from embermq.app.embedded import open_embedded
 from embermq.app.errors import StartError
 from embermq.app.extras import missing
@@ -211,7 +207,6 @@ class _Application:
         self, settings: Settings, data_dir: Path, open_stores: OpenStores, cluster: ClusterSide
     ) -> None:
         self._cluster = cluster
-        self._cluster_desk = ClusterDesk(cluster.membership)
         self._open_stores = open_stores
         self._settings = settings
         self._data_dir = data_dir
@@ -238,15 +233,8 @@ class _Application:
         embedded.log_side.on_end.append(self._on_log_end)
         try:
             parts.queues.apply_file()
-            surfaces = await self._open(parts)
-            sessions = SessionDesk(embedded.broker, ticks, lambda: service.retained, embedded.log_life)
-            parked = ParkedDesk(embedded.broker, ticks, embedded.parking)
-            desks: dict[str, object] = {QUEUES: parts.queues.desk, SESSIONS: sessions, PARKED: parked}
-            desks[CLUSTER] = self._cluster_desk
-            if (
-                self._settings.stores.log == SQLITE
-            ):  # the store of servers has no place for how far a replay is
-                desks[REPLAYS] = ReplayDesk(embedded.broker, ticks)
+            desks = make_desks(self._settings, embedded, ticks, service, self._cluster.membership)
+            surfaces = await self._open(parts, desks)
             await parts.control.open(desks)
         except StartError:
             embedded.close()
@@ -307,11 +295,11 @@ class _Application:
         parts.events.close()
         LOG.info("stopped in %.1f s", time.monotonic() - began)
 
-    async def _open(self, parts: _Parts) -> "_Surfaces":
+    async def _open(self, parts: _Parts, desks: Desks) -> "_Surfaces":
         service, queues = parts.service, parts.queues
         settings, bound = self._settings, service.bound
         surfaces = _Surfaces(
-            HttpSide(service, queues, self._cluster_desk, service.refusals["http"]),
+            HttpSide(self._data_dir, service, desks, service.refusals["http"]),
             RpcSide(self._data_dir, GrpcLimits(), queues, service.refusals["grpc"]),
             ApiListeners(parts.embedded.broker.state),
         )

@@ -136,11 +136,11 @@ def _owner(
     client_id: str, data_dir: str | None, config: Path | None, assignments: list[str] | None
 ) -> tuple[str, str]:
     """To whom the session of the client id belongs, "" for nobody, and that in words."""
-    from embermq.admin.operations import GET_SESSION
+    from embermq.admin.operations import GET_CLIENT
 
     try:
         with running_broker(data_dir, config, assignments) as broker:
-            found = broker.ask(GET_SESSION, client_id=client_id)
+            found = broker.ask(GET_CLIENT, client_id=client_id)
     except NoAnswer as error:
         return "", f"whose session it would have has not been asked: {error}"
     except UserError:

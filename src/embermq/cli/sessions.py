@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
-from fnmatch import fnmatchcase
 from itertools import islice
 from typing import Annotated
 
@@ -12,7 +11,13 @@ import msgspec
 import typer
 
 from embermq.admin import operations as ops
-from embermq.admin.session_values import ApplicationLogView, PinView, SessionDetail, SessionView
+from embermq.admin.session_values import (
+    ApplicationLogView,
+    PinView,
+    SessionDetail,
+    SessionView,
+    SubscriptionView,
+)
 from embermq.app.control import ControlClient
 from embermq.app.errors import UserError
 from embermq.cli import parked
@@ -50,13 +55,8 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what --clean 
 @broker_command(app, "list")
 def list_all(broker: ControlClient, match: Match = "*", connected: Connected = None) -> Told:
     """Show sessions by client id. The columns count what is subscribed, stored, sent and not acknowledged."""
-    sessions = (msgspec.convert(one, SessionView) for one in broker.pages(ops.LIST_SESSIONS))
-    found = [
-        session
-        for session in sessions
-        if fnmatchcase(session.client_id, match) and connected in (None, session.connected)
-    ]
-    found = _with_logs(broker, found)
+    asked = broker.pages(ops.LIST_CLIENTS, match=match, connected=connected)
+    found = _with_logs(broker, [msgspec.convert(one, SessionView) for one in asked])
     return Told(found, table([HEADINGS, *map(_cells, found)], names=NAMES))
 
 
@@ -64,14 +64,25 @@ def list_all(broker: ControlClient, match: Match = "*", connected: Connected = N
 def show(broker: ControlClient, client_id: ClientId) -> Told:
     """Show one session, its subscriptions and what it owes. For each topic that is the oldest offset that is not
     acknowledged, and how many messages."""
-    found = msgspec.convert(broker.ask(ops.GET_SESSION, client_id=client_id), SessionDetail)
-    found = msgspec.structs.replace(found, session=_with_logs(broker, [found.session])[0])
+    found = msgspec.convert(broker.ask(ops.GET_CLIENT, client_id=client_id), SessionDetail)
+    subscriptions = broker.pages(ops.LIST_SUBSCRIPTIONS, client_id=client_id)
+    found = msgspec.structs.replace(
+        found,
+        session=_with_logs(broker, [found.session])[0],
+        subscriptions=[msgspec.convert(one, SubscriptionView) for one in subscriptions],
+    )
     return Told(found, _detail(found))
 
 
 def _detail(found: SessionDetail) -> Iterator[str]:
     for name, value in msgspec.structs.asdict(found.session).items():
         yield f"{name:<18} {_word(value)}"
+    if found.connection is not None:
+        yield "connection"
+        for name, value in msgspec.structs.asdict(found.connection).items():
+            yield f"  {name:<16} {_word(value)}"
+    for queue in found.queues:
+        yield f"  {shown(queue)}  (durable queue)"
     for one in found.subscriptions:
         options = [f"QoS {one.qos}"]
         options += [
@@ -105,7 +116,7 @@ def give(broker: ControlClient, client_id: ClientId, user: User) -> list[str]:
 def delete(broker: ControlClient, client_id: ClientId, *, yes: Yes = False) -> list[str]:
     """End a session. Its connection, its subscriptions and every message that is stored for it go."""
     if not yes and sys.stdin.isatty():
-        session = broker.ask(ops.GET_SESSION, client_id=client_id)["session"]
+        session = broker.ask(ops.GET_CLIENT, client_id=client_id)["session"]
         stored, filters = session["queued"], session["subscriptions"]
         confirm(f"{shown(client_id)}: {stored} stored messages and {filters} subscriptions go", yes=False)
     broker.ask(ops.DELETE_SESSION, client_id=client_id)

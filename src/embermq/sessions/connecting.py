@@ -351,6 +351,7 @@ class Connecting:
         self._waiting.pop(link, None)
         session.link = link
         link.session = session
+        link.opened_ms = self._state.tick.now_ms
         self._state.counters.connections_accepted += 1
         event = link.event(EventKind.CONNECTED)
         self._state.tell(

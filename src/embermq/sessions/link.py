@@ -53,6 +53,7 @@ class Link:
         "keep_alive_ms",
         "last_ms",
         "listener",
+        "opened_ms",
         "out",
         "packet_bytes_max",
         "paused",
@@ -86,6 +87,8 @@ class Link:
         self.paused = False
         self.closing = False
         self.last_ms = now_ms
+        self.opened_ms = now_ms
+        """When it began; from CONNACK on when that was sent."""
         self.keep_alive_ms = 0
         self.packet_bytes_max = UNLIMITED_PACKET_BYTES
         self.problem_information = True

@@ -87,6 +87,10 @@ class SessionTable:
         """The same, where it is loaded."""
         return self._loaded.get(client_id)
 
+    def get_absent(self, client_id: str) -> AbsentSession | None:
+        """What stands for it, where it is put away."""
+        return self._absent.get(client_id)
+
     @property
     def loaded(self) -> Collection[Session]:
         """Those that are. All others are of absent DEVICE clients to whom nothing is owed."""

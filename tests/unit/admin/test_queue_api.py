@@ -496,6 +496,8 @@ def test_a_proxy_that_speaks_http_1_0_is_not_this_machine() -> None:
 
     access = TokenAccess(Tokens(), lambda: 0)
     assert access.check(HttpCaller(request("1.1")), Scope.ADMIN) == ""
+    with pytest.raises(AccessRefused, match="needs a token"):
+        access.check(HttpCaller(request("1.1")), Scope.ADMIN, needs_token=True)
     with pytest.raises(AccessRefused, match="this machine alone"):
         access.check(HttpCaller(request("1.0")), Scope.READ)
 

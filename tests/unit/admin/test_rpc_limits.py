@@ -87,7 +87,7 @@ class Counting(Everything):
     def __init__(self) -> None:
         self.begun = asyncio.Semaphore(0)
 
-    def check(self, caller: Caller, wanted: Scope) -> str:
+    def check(self, caller: Caller, wanted: Scope, *, needs_token: bool = False) -> str:
         self.begun.release()
         return super().check(caller, wanted)
 

@@ -1,0 +1,40 @@
+"""Everything that operators can ask and do, put together: the desks of the table of operations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from embermq.admin.cluster_desk import ClusterDesk
+from embermq.admin.operations import CLUSTER, PARKED, QUEUES, REPLAYS, SESSIONS
+from embermq.admin.parked_desk import ParkedDesk
+from embermq.admin.replay_desk import ReplayDesk
+from embermq.admin.session_desk import SessionDesk
+from embermq.app.config import Settings
+from embermq.app.opened import OpenedBroker
+from embermq.app.service import BrokerService
+from embermq.app.settings import SQLITE
+from embermq.edge.tick_loop import TickLoop
+from embermq.ports.membership import Membership
+
+Desks = Mapping[str, object]
+"""By the name that operations have for them; None for a part that is switched off."""
+
+
+def make_desks(
+    settings: Settings,
+    opened: OpenedBroker,
+    ticks: TickLoop,
+    service: BrokerService,
+    membership: Membership,
+) -> Desks:
+    """Those of one broker."""
+    broker = opened.broker
+    desks: dict[str, object] = {
+        QUEUES: service.queues,
+        SESSIONS: SessionDesk(broker, ticks, lambda: service.retained, opened.log_life),
+        PARKED: ParkedDesk(broker, ticks, opened.parking),
+        CLUSTER: ClusterDesk(membership),
+    }
+    if settings.stores.log == SQLITE:  # the store of servers has no place for how far a replay is
+        desks[REPLAYS] = ReplayDesk(broker, ticks)
+    return desks

@@ -1,0 +1,120 @@
+"""What operators ask of a running broker over HTTP, by tokens of each scope."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from tests.support.admin_broker import AdminBroker
+from tests.support.mqtt_client import MqttClient, run
+from tests.support.users import PASSWORD
+
+from embermq.admin.access import Scope
+from embermq.mqtt.wire.packets import Subscription
+from embermq.mqtt.wire.reason_codes import ReasonCode
+
+KEPT_S = 3_600
+READ, OPERATE, ADMIN = Scope.READ, Scope.OPERATE, Scope.ADMIN
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AdminBroker]:
+    with AdminBroker(tmp_path_factory.mktemp("admin"), "ann", "bob") as running:
+        yield running
+
+
+async def asked(broker: AdminBroker, method: str, path: str, scope: Scope = ADMIN, **more: Any) -> Any:
+    return await asyncio.to_thread(partial(broker.told, method, path, scope, **more))
+
+
+async def refused(
+    broker: AdminBroker, status: int, method: str, path: str, scope: Scope | None = ADMIN
+) -> str:
+    return await asyncio.to_thread(broker.refused, status, method, path, scope)
+
+
+async def connected(
+    broker: AdminBroker, client_id: str, user: str | None = None, *filters: str, expiry_s: int = 0
+) -> MqttClient:
+    client = MqttClient(client_id)
+    password = PASSWORD if user is not None else None
+    await client.connect(broker.port, username=user, password=password, expiry_s=expiry_s, keep_alive_s=60)
+    if filters:
+        await client.subscribe(*(Subscription(each, 1) for each in filters))
+    return client
+
+
+async def gone(client: MqttClient) -> None:
+    client.close()
+    await client.ended
+
+
+def test_clients_are_listed_by_filters_and_in_pages(broker: AdminBroker, name: str) -> None:
+    async def scenario() -> None:
+        here = await connected(broker, f"{name}/1 ?", "ann")
+        await gone(await connected(broker, f"{name}/2", "bob", "t/#", expiry_s=KEPT_S))
+        other = await connected(broker, f"{name}/3")
+
+        async def ids(query: str) -> list[str]:
+            found = await asked(broker, "GET", f"/clients?match={quote(name + '/*')}{query}", READ)
+            return [one["client_id"].removeprefix(f"{name}/") for one in found]
+
+        assert await ids("") == ["1 ?", "2", "3"]
+        assert await ids("&limit=2") == ["1 ?", "2"]
+        assert await ids(f"&after={quote(name + '/2')}") == ["3"]
+        assert await ids("&connected=true") == ["1 ?", "3"]
+        assert await ids("&connected=false") == ["2"]
+        assert await ids("&user=ann") == ["1 ?"]
+        assert await ids("&user=bob&connected=false&type=device") == ["2"]
+        assert await ids("&type=application") == []
+        assert "connected" in await refused(broker, 400, "GET", "/clients?connected=perhaps")
+        assert "matches" in await refused(broker, 400, "GET", "/clients?matches=x")
+        await gone(here)
+        await gone(other)
+
+    run(scenario())
+
+
+def test_a_client_is_shown_with_its_connection_session_and_subscriptions(
+    broker: AdminBroker, name: str
+) -> None:
+    async def scenario() -> None:
+        client = await connected(broker, f"{name}/ä", "ann", "b/#", "a", "c/+", expiry_s=KEPT_S)
+        path = f"/clients/{quote(client.client_id, safe='')}"
+        found = await asked(broker, "GET", path, READ)
+        connection, session = found["connection"], found["session"]
+        assert connection["peer"] == session["peer"] and connection["peer"].startswith("127.0.0.1:")
+        assert (connection["username"], connection["version"]) == ("ann", "5.0")
+        assert connection["listener"] == f"listeners.mqtt 127.0.0.1:{broker.port}"
+        assert connection["keep_alive_s"] == 90 and connection["silent_s"] < KEPT_S  # 1.5 times what it said
+        assert connection["connected"] >= session["created"]
+        assert (session["username"], session["subscriptions"], session["queued"]) == ("ann", 3, 0)
+        assert [one["topic_filter"] for one in found["subscriptions"]] == ["a", "b/#", "c/+"]
+        page = await asked(broker, "GET", f"{path}/subscriptions?after=a&limit=1", READ)
+        assert [one["topic_filter"] for one in page] == ["b/#"]
+
+        assert "scope operate" in await refused(broker, 403, "DELETE", f"{path}/connection", READ)
+        await asked(broker, "DELETE", f"{path}/connection", OPERATE)
+        await client.ended
+        assert client.disconnect_received is not None
+        assert client.disconnect_received.reason_code == ReasonCode.ADMINISTRATIVE_ACTION
+        assert "is not connected" in await refused(broker, 409, "DELETE", f"{path}/connection", OPERATE)
+        away = await asked(broker, "GET", path, READ)
+        assert away["connection"] is None and away["session"]["kept"]
+
+        assert "scope admin" in await refused(broker, 403, "DELETE", path, OPERATE)
+        await asked(broker, "POST", f"{path}/give?user=bob")
+        assert (await asked(broker, "GET", path))["session"]["username"] == "bob"
+        await asked(broker, "DELETE", path)
+        assert "no session" in await refused(broker, 404, "GET", path)
+
+    run(scenario())
+
+
+def test_without_a_token_nothing_is_told(broker: AdminBroker, name: str) -> None:
+    for path in ("/clients", f"/clients/{name}", "/pins", "/cluster"):
+        assert "a token is needed" in broker.refused(401, "GET", path, None)
