@@ -211,6 +211,21 @@ def test_operations_explains_every_metric() -> None:
     assert sorted(explained) == sorted(shown)
 
 
+@pytest.mark.parametrize("page", ["deploy/grafana/embermq.json", "deploy/prometheus/embermq-rules.yml"])
+def test_board_and_alerts_ask_for_metrics_that_there_are(page: str) -> None:
+    text = re.sub(r"embermq-rules|alert: \w+", "", (ROOT / page).read_text())
+    asked = set(re.findall(r"\b(embermq_\w+?)(?:_bucket|_total)?\b(?=[{\[ ])", text))
+    assert len(asked) > 10
+    kinds = re.findall(r"^# TYPE (embermq_\w+?)(?:_total)? ", metrics_text(), re.MULTILINE)
+    assert asked - set(kinds) == set()
+
+
+def test_operations_names_every_alert() -> None:
+    alerts = re.findall(r"alert: (\w+)", (ROOT / "deploy/prometheus/embermq-rules.yml").read_text())
+    page = (ROOT / "docs" / "operations.md").read_text()
+    assert [alert for alert in alerts if f"`{alert}`" not in page] == []
+
+
 def test_every_metric_has_a_help_text(monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker shows the name instead, since a missing text is no reason to be without metrics."""
     assert help_of("one_without") == "one without"
