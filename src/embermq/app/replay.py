@@ -6,11 +6,9 @@ not done again, unless it is wanted once more.
 
 from __future__ import annotations
 
-import fcntl
 import os
-import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from hashlib import blake2b
 from pathlib import Path
@@ -20,33 +18,38 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from embermq.adapters.segments.writer import sync_path
-from embermq.admin.operations import GET_CLIENT, GET_QUEUE_STATS, REPLAY_MESSAGES
 from embermq.app.config import Settings
-from embermq.app.control import ControlClient, NoAnswer
+from embermq.app.control import ControlClient
 from embermq.app.errors import EmberError, OptionError, UserError
 from embermq.app.log_place import EARLIEST, place_in_log
 from embermq.app.places_noted import noted_places
+from embermq.app.replay_folder import (
+    CHOSEN,
+    PATIENCE_S,
+    REFUSED,
+    ControlDoor,
+    RefusedFile,
+    forget_job,
+    held_folder,
+    read_job,
+    remove,
+    save_job,
+)
+from embermq.app.replay_target import ReplayTarget, check_target, target_topic
 from embermq.app.settings import SQLITE
 from embermq.mqtt.topics.errors import TopicError
-from embermq.mqtt.topics.names import SHARE_PREFIX, is_system_topic, validate_filter, validate_topic
-from embermq.mqtt.wire.reason_codes import ReasonCode
-from embermq.pipeline.errors import BrokerAway, PipelineError
-from embermq.pipeline.jobs.replay_feed import PLACE, ChosenMessages, RefusedMessage, ReplayFeed, Taken
+from embermq.mqtt.topics.names import SHARE_PREFIX, validate_filter
+from embermq.pipeline.errors import PipelineError
+from embermq.pipeline.jobs.replay_feed import ChosenMessages, RefusedMessage, ReplayFeed
 from embermq.pipeline.jobs.replay_values import Chosen, ReplayRange
 from embermq.pipeline.places import Places
 from embermq.pipeline.sources.log_file import LogFile
-from embermq.queues.errors import NameRefused
-from embermq.queues.names import QUEUE_PREFIX, parse_topic, queue_name
 
 if TYPE_CHECKING:
     from embermq.pipeline.jobs.putting_back import Notice, Progress
 
 FOLDER = "replays"
-PATIENCE_S = 60.0
-"""How long a broker is waited for that goes away meanwhile: a start with a million messages takes a few seconds."""
 REFUSED_SHOWN = 100
-_JOB, _REFUSED, _CHOSEN, _LOCK = "replay.json", "refused.jsonl", "chosen", "lock"
 
 
 class ReplayFailed(EmberError):
@@ -108,79 +111,35 @@ class _Job(Struct, frozen=True, kw_only=True):
     done: bool = False
 
 
-class RefusedFile:
-    """The messages that the broker did not take, by number, in a file."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self.found: dict[int, RefusedMessage] = {}
-        with suppress(FileNotFoundError):
-            for line in path.read_bytes().splitlines():
-                with suppress(
-                    msgspec.DecodeError
-                ):  # the end of a line that was being written: it is refused again
-                    one = msgspec.json.decode(line, type=RefusedMessage)
-                    self.found[one.number] = one
-
-    def __contains__(self, number: object) -> bool:
-        return number in self.found
-
-    def add(self, refused: RefusedMessage) -> None:
-        """Durable when it returns."""
-        with self._path.open("ab") as file:
-            file.write(b"\n" + msgspec.json.encode(refused))
-            file.flush()
-            os.fsync(file.fileno())
-        self.found[refused.number] = refused
-
-
-class _Door:
-    """The API on the control socket."""
-
-    def __init__(self, broker: ControlClient, replay: str, client: str) -> None:
-        self._broker = broker
-        self._replay = replay
-        self._client = client
-
-    def take(self, first: int, messages: Sequence[bytes | None]) -> Taken:
-        """Raises BrokerAway, and UserError when the broker refuses."""
-        try:
-            answer = self._broker.ask(
-                REPLAY_MESSAGES, replay=self._replay, first=first, messages=messages, client=self._client
-            )
-        except NoAnswer as error:
-            raise BrokerAway(str(error)) from error
-        return msgspec.convert(answer, Taken)
-
-
 def run_replay(order: ReplayOrder, settings: Settings, progress: Progress, notice: Notice) -> ReplayReport:
     """Raises OptionError, UserError, ReplayFailed. Interrupted, failed or killed, the same order goes on."""
     data_dir = Path(settings.data_dir).absolute()
     _check_log(settings, data_dir)
     places = Places(data_dir)
-    words, target = order.words, _target(order.words)
+    words = order.words
+    goal = ReplayTarget(client=words.client, topic=words.topic, queue=words.queue)
+    target = target_topic(goal)
     wanted = _range(words, _log_end(places))
     if order.dry_run:
         return _report(
             _Job(id="", words=words, log_end=wanted.log_end, chosen=_choose(order, settings, wanted, None))
         )
     with _held(data_dir, words) as folder, ControlClient(data_dir) as broker:
-        job = None if order.anew else _read(folder)
+        job = None if order.anew else read_job(folder, _Job)
         if job is None:
-            for name in (_JOB, _REFUSED, _CHOSEN):
-                _remove(folder / name)
+            forget_job(folder)
             job = _Job(id=os.urandom(8).hex(), words=words, log_end=wanted.log_end)
-        refused = RefusedFile(folder / _REFUSED)
+        refused = RefusedFile(folder / REFUSED)
         if job.done:
             return _report(job, refused, was_done=True)
-        _check_target(broker, words)
+        check_target(broker, goal)
         if job.chosen is None:
             job = _choose_into(folder, order, settings, replace(wanted, log_end=job.log_end), job)
-        chosen = ChosenMessages(folder / _CHOSEN / job.place)
+        chosen = ChosenMessages(folder / CHOSEN / job.place)
         if job.chosen is None or len(chosen) != job.chosen.chosen:
             raise ReplayFailed(f"{folder}: files of the chosen messages are missing; --again begins anew")
         feed = ReplayFeed(
-            _Door(broker, job.id, words.client),
+            ControlDoor(broker, job.id, words.client),
             chosen,
             refused,
             target,
@@ -197,16 +156,16 @@ def _choose_into(
 ) -> _Job:
     from embermq.pipeline.jobs.replay import sync_tree
 
-    _save(folder, job)
-    _remove(folder / _CHOSEN)
+    save_job(folder, job)
+    remove(folder / CHOSEN)
     # The Java of a killed run may live on for a moment, and write where it began to: never twice in one place.
     place = os.urandom(8).hex()
-    into = folder / _CHOSEN / place
+    into = folder / CHOSEN / place
     found = _choose(order, settings, wanted, into)
-    sync_tree(folder / _CHOSEN)
+    sync_tree(folder / CHOSEN)
     # What was counted in a pass of its own may differ; this is what there is.
     job = replace(job, chosen=replace(found, chosen=len(ChosenMessages(into))), place=place)
-    _save(folder, job)
+    save_job(folder, job)
     return job
 
 
@@ -231,8 +190,8 @@ def _feed(folder: Path, job: _Job, feed: ReplayFeed, refused: RefusedFile) -> Re
         told = f"{feed.done:,} of {feed.total:,} messages are replayed, the same command goes on from there"
         raise ReplayFailed(f"{error}; {told}") from error
     job = replace(job, done=True)
-    _save(folder, job)
-    _remove(folder / _CHOSEN)
+    save_job(folder, job)
+    remove(folder / CHOSEN)
     return _report(job, refused, done=feed.done)
 
 
@@ -281,27 +240,6 @@ def _check_log(settings: Settings, data_dir: Path) -> None:
         raise UserError(f"{data_dir} is not the data directory of a broker; name it with --data-dir")
 
 
-def _target(words: ReplayWords) -> str:
-    """The topic of each message, with PLACE for its own. Raises OptionError."""
-    given = [name for name in ("client", "topic", "queue") if getattr(words, name)]
-    if len(given) != 1:
-        raise OptionError("one of --client, --topic and --queue says where the messages go")
-    if words.client:
-        return PLACE
-    option, target = (
-        ("--topic", words.topic) if words.topic else ("--queue", QUEUE_PREFIX + queue_name(words.queue))
-    )
-    try:
-        validate_topic(target.replace(PLACE, "t"))
-        if words.queue and parse_topic(target).verb is not None:
-            raise NameRefused("it names no queue", ReasonCode.TOPIC_NAME_INVALID)
-    except (TopicError, NameRefused) as error:
-        raise OptionError(f"{option}: {error}") from None
-    if words.topic and (is_system_topic(target) or target.startswith((SHARE_PREFIX, QUEUE_PREFIX))):
-        raise OptionError(f"--topic: {target!r} is no topic to replay to; --queue names a queue")
-    return target
-
-
 def _range(words: ReplayWords, log_end: int) -> ReplayRange:
     """Raises OptionError."""
     try:
@@ -336,60 +274,15 @@ def _log_end(places: Places) -> int:
         log.close()
 
 
-def _check_target(broker: ControlClient, words: ReplayWords) -> None:
-    """Raises UserError when there is none: the broker would take it as a name like any other."""
-    if words.queue:
-        broker.ask(GET_QUEUE_STATS, name=queue_name(words.queue))
-    if words.client:
-        found = broker.ask(GET_CLIENT, client_id=words.client)["session"]
-        if found["type"] != "application" or not found["kept"]:
-            raise UserError(
-                f"the client {words.client!r} has no application log, it is a {found['type'].upper()} client;"
-                " --topic reaches whoever has subscribed"
-            )
-
-
 # The folder
 
 
 @contextmanager
 def _held(data_dir: Path, words: ReplayWords) -> Iterator[Path]:
     """The folder of this replay; nobody else does it meanwhile. Raises UserError."""
-    folder = data_dir / FOLDER / blake2b(msgspec.json.encode(words), digest_size=8).hexdigest()
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        raise UserError("another process is at this replay; wait for it, or end it") from None
-    try:
+    name = blake2b(msgspec.json.encode(words), digest_size=8).hexdigest()
+    with held_folder(data_dir / FOLDER / name, "this replay") as folder:
         yield folder
-    finally:
-        os.close(descriptor)
-
-
-def _read(folder: Path) -> _Job | None:
-    with suppress(FileNotFoundError):
-        return msgspec.json.decode((folder / _JOB).read_bytes(), type=_Job)
-    return None
-
-
-def _save(folder: Path, job: _Job) -> None:
-    fresh = folder / f"{_JOB}.new"
-    with fresh.open("wb") as file:
-        file.write(msgspec.json.encode(job))
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.replace(folder / _JOB)
-    sync_path(folder)
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)
 
 
 def _date(time_ms: int | None) -> str | None:

@@ -11,10 +11,19 @@ import typer
 
 from embermq.app.errors import UserError
 from embermq.app.settings import SQLITE
-from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir, configuration
+from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir, configuration, finite
+from embermq.cli.replay import (
+    EXIT_INTERRUPTED,
+    EXIT_SOME_LEFT,
+    RATE,
+    print_notice,
+    print_progress,
+    say,
+)
 from embermq.cli.terminal import shown, table
 
 if TYPE_CHECKING:
+    from embermq.app.rejected_retry import RetryReport
     from embermq.pipeline.rejected import RejectedRecord
 
 LIMIT = 100
@@ -23,13 +32,15 @@ NOTHING = "nothing was rejected"
 HEADINGS = ("first", "last", "newest", "records", "bytes")
 
 app = typer.Typer(
-    help="Records that dispatch has rejected: list, reasons.", no_args_is_help=True, rich_markup_mode=None
+    help="Records that dispatch has rejected: list, reasons, retry.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
 )
 
 
 @app.callback()
 def rejected() -> None:
-    """Records that dispatch has rejected: list, reasons."""
+    """Records that dispatch has rejected: list, reasons, retry."""
 
 
 @app.command("list")
@@ -86,6 +97,82 @@ def rejected_reasons(
     heads = table([HEADINGS, *(row[:-1] for row in rows)], names=3)
     for line, reason in zip(heads, ("reason", *(row[-1] for row in rows)), strict=True):
         print(f"{line}  {reason}")
+
+
+@app.command("retry")
+def rejected_retry(
+    *,
+    reason: Annotated[
+        str, typer.Option("--reason", metavar="TEXT", help="Only those with this in their reason.")
+    ] = "",
+    client: Annotated[
+        str, typer.Option("--client", metavar="ID", help="Only what was for this APPLICATION client.")
+    ] = "",
+    topic: Annotated[
+        str,
+        typer.Option("--topic", metavar="TOPIC", help="To a topic; {topic} in it is that of the message."),
+    ] = "",
+    queue: Annotated[str, typer.Option("--queue", metavar="NAME", help="To a durable queue.")] = "",
+    rate: Annotated[
+        float,
+        typer.Option("--rate", min=0.001, max=1_000_000, callback=finite, help="At most this many a second."),
+    ] = RATE,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count them, change nothing.")] = False,
+    anew: Annotated[bool, typer.Option("--again", help="Also what was put back before.")] = False,
+    data_dir: DataDir = None,
+    config: ConfigFile = None,
+    assignments: Assignments = None,
+    as_json: AsJson = False,
+) -> None:
+    """Put back what can be read by now: to the applications that it was for, unless --topic or --queue says otherwise.
+    The broker has to be running. Interrupted or killed, the same command goes on; what is done is not done twice."""
+    from embermq.app.rejected_retry import RetryOrder, run_retry
+    from embermq.app.replay_target import ReplayTarget
+    from embermq.cli.message_bar import MessageBar
+
+    settings = configuration(config, assignments, data_dir).settings
+    target = ReplayTarget(client=client, topic=topic, queue=queue) if client or topic or queue else None
+    order = RetryOrder(reason=reason, target=target, rate=rate, dry_run=dry_run, anew=anew)
+    if as_json:
+        report = run_retry(order, settings, print_progress, print_notice)
+        print(msgspec.json.encode({"report": report}).decode())
+    else:
+        with MessageBar("records") as bar:
+            report = run_retry(order, settings, bar.show, say)
+        print("\n".join(lines_of(report)))
+    if report.interrupted:
+        raise typer.Exit(EXIT_INTERRUPTED)
+    raise typer.Exit(0 if report.is_complete else EXIT_SOME_LEFT)
+
+
+def lines_of(report: RetryReport) -> list[str]:
+    """What a person reads at the end."""
+    found = report.found
+    lines = [f"rejected    {found.rejected:,}, of which {found.chosen:,} can be read by now"]
+    if found.unreadable:
+        lines.append(f"unreadable  {found.unreadable:,} are damaged, or of a later version")
+    if found.missing:
+        lines.append(f"missing     {found.missing:,} ranges were gone from the log before they were read")
+    if found.expired:
+        lines.append(f"expired     {found.expired:,} are left out, their time is over")
+    for one in report.receivers:
+        told = f"{one.found.chosen:,} chosen"
+        if not report.dry_run:
+            told += f", {one.put_back:,} put back"
+        if one.found.before:
+            told += f", {one.found.before:,} were put back before"
+        if one.refused_count:
+            told += f", {one.refused_count:,} refused"
+        if one.interrupted:
+            told += f", interrupted: {one.found.chosen - one.put_back - one.refused_count:,} are left"
+        lines.append(f"{shown(one.to)}: {shown(one.problem) or told}")
+        lines += [
+            f"  {refused.partition}:{refused.offset}  {shown(refused.topic)}  {shown(refused.reason)}"
+            for refused in one.refused
+        ]
+    if report.dry_run:
+        lines.append("nothing was changed")
+    return lines
 
 
 def _newest(

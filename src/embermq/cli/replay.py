@@ -69,26 +69,29 @@ def command(
     )
     order = ReplayOrder(words=words, rate=rate, dry_run=dry_run, anew=anew, tasks=tasks)
     if as_json:
-        report = run_replay(order, settings, _print_progress, _print_notice)
+        report = run_replay(order, settings, print_progress, print_notice)
         print(msgspec.json.encode({"report": report}).decode())
     else:
         with MessageBar() as bar:
-            report = run_replay(order, settings, bar.show, _say)
+            report = run_replay(order, settings, bar.show, say)
         print("\n".join(lines_of(report)))
     if report.interrupted:
         raise typer.Exit(EXIT_INTERRUPTED)
     raise typer.Exit(EXIT_SOME_LEFT if report.refused_count or report.missing or report.unreadable else 0)
 
 
-def _print_progress(done: int, total: int) -> None:
+def print_progress(done: int, total: int) -> None:
+    """For programs."""
     print(msgspec.json.encode({"done": done, "total": total}).decode(), flush=True)
 
 
-def _print_notice(text: str) -> None:
+def print_notice(text: str) -> None:
+    """For programs."""
     print(msgspec.json.encode({"notice": text}).decode(), flush=True)
 
 
-def _say(text: str) -> None:
+def say(text: str) -> None:
+    """For people, beside what is the result."""
     print(shown(text), file=sys.stderr)
 
 

@@ -42,13 +42,18 @@ class RejectedReason(Struct, frozen=True, kw_only=True):
     last_ms: int
 
 
+def alike(reason: str) -> str:
+    """The reason with N for each of its numbers."""
+    return _NUMBER.sub("N", reason)
+
+
 def by_reason(records: Iterable[RejectedRecord]) -> list[RejectedReason]:
     """The most frequent first."""
-    alike: dict[str, list[RejectedRecord]] = {}
+    groups: dict[str, list[RejectedRecord]] = {}
     for record in records:
-        alike.setdefault(_NUMBER.sub("N", record.reason), []).append(record)
+        groups.setdefault(alike(record.reason), []).append(record)
     found: list[RejectedReason] = []
-    for reason, group in alike.items():
+    for reason, group in groups.items():
         ordered = sorted(group, key=lambda one: (one.partition, one.offset))
         first, last = (f"{one.partition}:{one.offset}" for one in (ordered[0], ordered[-1]))
         found.append(
