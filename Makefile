@@ -17,6 +17,8 @@ SERVERS_READY := .venv/.ready-for-servers
 TEST_READY := .venv/.ready-to-test
 # Distributions of their own that every installation has.
 PACKAGES := bench migrate
+# Compiled once: a Python that may not keep what it has compiled takes three times as long to load the tests.
+unexport PYTHONDONTWRITEBYTECODE
 JAR_LISTS := $(wildcard src/embermq/pipeline/*_jars.txt)
 
 .PHONY: help
@@ -34,12 +36,27 @@ run: $(RUN_READY) ## Install if needed and run the broker (ARGS='--set log.durab
 	@exec $(BIN)/embermq run $(ARGS)
 
 .PHONY: test
-test: $(TEST_READY) ## All checks and tests (ARGS='-k retained', WORKERS=0 for one at a time), with all they need
-	@scripts/debian-packages
-	@scripts/foreign-clients
-	@$(BIN)/python scripts/kafka
-	@$(BIN)/python scripts/spark-classes
+test: ## All checks and tests (ARGS='-k retained', WORKERS=0 for one at a time), with all they need
+	@$(MAKE) --no-print-directory --jobs=4 CLIENTS=clients foreign-clients kafka-jars spark-classes compiled-tests
 	@exec $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --reruns $(RERUNS) $(ARGS)
+
+# What the tests need, each after what itself needs, so that they are fetched and made side by side.
+.PHONY: debian-packages foreign-clients kafka-jars spark-classes compiled-tests
+debian-packages:
+	@scripts/debian-packages $(CLIENTS)
+
+foreign-clients: debian-packages
+	@scripts/foreign-clients
+
+kafka-jars: debian-packages $(TEST_READY)
+	@$(BIN)/python scripts/kafka
+
+spark-classes: debian-packages $(TEST_READY)
+	@$(BIN)/python scripts/spark-classes
+
+# Once, instead of by each worker of the first run at the same time.
+compiled-tests: $(TEST_READY)
+	@ls tests/__pycache__/conftest*-pytest-*.pyc >/dev/null 2>&1 || $(BIN)/python -m pytest --collect-only -qq >/dev/null
 
 .PHONY: check
 check: lint types contracts ## Lint, types, import contracts and unit tests, in about two minutes
@@ -83,17 +100,14 @@ demo: $(TEST_READY) ## A vehicle fleet and one application, counted to the last 
 	@exec $(BIN)/python examples/fleet/demo.py $(ARGS)
 
 .PHONY: faults
-faults: $(TEST_READY) ## Kills, full disks and torn files, 20 rounds each (SEED=N as a run has printed it)
-	@scripts/debian-packages
-	@$(BIN)/python scripts/kafka
-	@$(BIN)/python scripts/spark-classes
+faults: ## Kills, full disks and torn files, 20 rounds each (SEED=N as a run has printed it)
+	@$(MAKE) --no-print-directory --jobs=4 kafka-jars spark-classes
 	@exec env FAULT_ROUNDS=20 $(BIN)/python -m pytest -m "faults or in_faults or long_rounds" \
 		--timeout=1800 -o faulthandler_timeout=0 $(ARGS)
 
 .PHONY: perf
-perf: $(TEST_READY) ## Every figure that is promised, one after the other; leave the machine to it
-	@scripts/debian-packages
-	@$(BIN)/python scripts/kafka
+perf: ## Every figure that is promised, one after the other; leave the machine to it
+	@$(MAKE) --no-print-directory kafka-jars
 	@exec env PERF=1 $(BIN)/python -m pytest -rP $(ARGS)
 
 .PHONY: fuzz

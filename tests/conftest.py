@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
+from tests.support.costs import Costs
 from tests.support.etcd_server import EtcdServer
 from tests.support.measuring import is_judged
 from tests.support.redis_cluster import RedisCluster
@@ -48,15 +49,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     fuzz.addoption("--fuzz-packets", type=int, default=10_000, help="how many mutated packets (10000)")
     fuzz.addoption("--fuzz-seed", type=int, default=1, help="which ones (1)")
     fuzz.addoption("--fuzz-replay", default="", metavar="FOLDER", help="send what a failure saved there")
+    parser.addoption("--costs", default="", metavar="FILE", help="write wall and CPU seconds of each test to it")
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Settings of the person who runs the tests must not reach the brokers that the tests start, and Java is to start
     fast."""
     for variable in [name for name in os.environ if name.startswith("EMBERMQ_")]:
         del os.environ[variable]
     os.environ |= fast_start()
     choose_seed()
+    if costs := config.getoption("--costs"):
+        config.pluginmanager.register(Costs(costs))
 
 
 def pytest_report_header() -> str:

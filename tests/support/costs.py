@@ -1,0 +1,56 @@
+"""What each test costs: `pytest --costs FILE` writes a line a test to FILE.gw0, FILE.gw1, ..., with seconds of wall time and
+of CPU, those of all processes that it has started included. What tests share is counted with the first of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Generator, Iterator
+from pathlib import Path
+
+import pytest
+
+TICKS_S = os.sysconf("SC_CLK_TCK")
+
+
+class Costs:
+    """The plugin that writes them."""
+
+    def __init__(self, path: str) -> None:
+        worker = os.environ.get("PYTEST_XDIST_WORKER", "main")
+        self._path = Path(f"{path}.{worker}")
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        """Look before and after."""
+        started, cpu_before = time.monotonic(), cpu_s()
+        answer = yield
+        line = {"test": item.nodeid, "wall_s": time.monotonic() - started, "cpu_s": cpu_s() - cpu_before}
+        with self._path.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+        return answer
+
+
+def cpu_s() -> float:
+    """CPU seconds of this process, of all below it, and of those of them that have ended."""
+    return sum(_families())
+
+
+def _families() -> Iterator[float]:
+    parents: dict[int, int] = {}
+    spent: dict[int, float] = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                fields = Path("/proc", entry, "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue  # it has ended meanwhile
+            parents[int(entry)] = int(fields[1])
+            spent[int(entry)] = sum(map(int, fields[11:15])) / TICKS_S
+    for process in spent:
+        above = process
+        while above > 1 and above != os.getpid():
+            above = parents.get(above, 0)
+        if above == os.getpid():
+            yield spent[process]
