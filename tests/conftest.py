@@ -49,7 +49,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     fuzz.addoption("--fuzz-packets", type=int, default=10_000, help="how many mutated packets (10000)")
     fuzz.addoption("--fuzz-seed", type=int, default=1, help="which ones (1)")
     fuzz.addoption("--fuzz-replay", default="", metavar="FOLDER", help="send what a failure saved there")
-    parser.addoption("--costs", default="", metavar="FILE", help="write wall and CPU seconds of each test to it")
+    parser.addoption(
+        "--costs", default="", metavar="FILE", help="write wall and CPU seconds of each test to it"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:

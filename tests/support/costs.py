@@ -1,5 +1,6 @@
-"""What each test costs: `pytest --costs FILE` writes a line a test to FILE.gw0, FILE.gw1, ..., with seconds of wall time and
-of CPU, those of all processes that it has started included. What tests share is counted with the first of them."""
+"""What each test costs: `pytest --costs FILE` writes a line a test to FILE.gw0, FILE.gw1, ..., with seconds of wall
+time and of CPU, those of all processes that it has started included.
+What tests share is counted with the first of them."""
 
 from __future__ import annotations
 
@@ -48,9 +49,9 @@ def _families() -> Iterator[float]:
                 continue  # it has ended meanwhile
             parents[int(entry)] = int(fields[1])
             spent[int(entry)] = sum(map(int, fields[11:15])) / TICKS_S
-    for process in spent:
+    for process, process_s in spent.items():
         above = process
         while above > 1 and above != os.getpid():
             above = parents.get(above, 0)
         if above == os.getpid():
-            yield spent[process]
+            yield process_s
