@@ -12,6 +12,7 @@ import pytest
 from tests.support.admin_broker import AdminBroker
 from tests.support.mqtt_client import MqttClient, run
 from tests.support.users import PASSWORD
+from tests.support.waiting import wait_for
 
 from embermq.admin.access import Scope
 from embermq.mqtt.wire.packets import Subscription
@@ -32,9 +33,9 @@ async def asked(broker: AdminBroker, method: str, path: str, scope: Scope = ADMI
 
 
 async def refused(
-    broker: AdminBroker, status: int, method: str, path: str, scope: Scope | None = ADMIN
+    broker: AdminBroker, status: int, method: str, path: str, scope: Scope | None = ADMIN, **more: Any
 ) -> str:
-    return await asyncio.to_thread(broker.refused, status, method, path, scope)
+    return await asyncio.to_thread(partial(broker.refused, status, method, path, scope, **more))
 
 
 async def connected(
@@ -118,3 +119,51 @@ def test_a_client_is_shown_with_its_connection_session_and_subscriptions(
 def test_without_a_token_nothing_is_told(broker: AdminBroker, name: str) -> None:
     for path in ("/clients", f"/clients/{name}", "/pins", "/cluster"):
         assert "a token is needed" in broker.refused(401, "GET", path, None)
+
+
+def test_what_is_published_over_http_reaches_subscribers_queues_and_the_retained_messages(
+    broker: AdminBroker, name: str
+) -> None:
+    async def scenario() -> None:
+        client = await connected(broker, name, "ann", f"{name}/#")
+        message = {
+            "topic": f"{name}/t",
+            "payload": "häll",
+            "retain": True,
+            "properties": {"content_type": "text"},
+        }
+        assert "scope operate" in await refused(broker, 403, "POST", "/publish", READ, json=message)
+        assert await asked(broker, "POST", "/publish", OPERATE, json=message) == {"stored": True, "told": ""}
+        await wait_for(lambda: bool(client.messages))
+        got = client.messages[0]
+        assert (got.topic, got.payload, got.qos) == (f"{name}/t", "häll".encode(), 1)
+        assert got.properties is not None and got.properties.content_type == "text"
+
+        (listed,) = await asked(broker, "GET", f"/retained?filter={name}/%23", READ)
+        assert (listed["topic"], listed["payload_bytes"], listed["qos"]) == (f"{name}/t", 5, 1)
+        assert "payload" not in listed
+        path = f"/retained/{quote(name + '/t', safe='')}"
+        assert "scope operate" in await refused(broker, 403, "GET", path, READ)
+        assert (await asked(broker, "GET", path, OPERATE))["payload"] == "häll"
+        await asked(broker, "DELETE", path, OPERATE)
+        await wait_for(lambda: len(client.messages) == 2)
+        assert client.messages[1].payload == b""
+        assert "nothing is retained" in await refused(broker, 404, "GET", path, OPERATE)
+
+        job = {
+            "topic": f"$queue/{name}",
+            "payload": "job",
+            "properties": {"user_properties": [["dedup-id", "1"]]},
+        }
+        assert (await asked(broker, "POST", "/publish", OPERATE, json=job))["stored"]
+        again = await asked(broker, "POST", "/publish", OPERATE, json=job)
+        assert not again["stored"] and "dedup-id is known" in again["told"]
+        (held,) = await asked(broker, "GET", f"/queues/{name}/messages", READ)
+        assert held["payload"] == "job"
+        for bad in ({"topic": "a/#"}, {"topic": "$SYS/x"}, {"topic": "a", "retained": True}, {"topic": ""}):
+            await refused(broker, 400, "POST", "/publish", OPERATE, json=bad)
+        version = await asked(broker, "GET", "/retained/%24SYS%2Fbroker%2Fversion", OPERATE)
+        assert version["payload"].startswith("embermq version ")
+        await gone(client)
+
+    run(scenario())

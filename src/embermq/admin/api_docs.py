@@ -41,13 +41,13 @@ def _operation(path: str, method: str, operation: Mapping[str, Any]) -> Iterator
     yield f"<details><summary><span class=method>{escape(method.upper())}</span><code>{escape(path)}</code> "
     yield f"{escape(operation.get('summary', ''))}</summary><p>{escape(operation.get('description', ''))}</p>"
     rows = [
-        (one["name"], one["in"], one.get("description", ""), _type(one.get("schema", {})))
+        (escape(one["name"]), one["in"], escape(one.get("description", "")), _type(one.get("schema", {})))
         for one in operation.get("parameters", ())
     ]
     if rows:
         yield "<table><tr><th>parameter<th>in<th>meaning<th>type"
         for row in rows:
-            yield "<tr>" + "".join(f"<td>{escape(str(cell))}" for cell in row)
+            yield "<tr>" + "".join(f"<td>{cell}" for cell in row)
         yield "</table>"
     for content in operation.get("requestBody", {}).get("content", {}).values():
         yield f"<p>Takes {_type(content.get('schema', {}))}</p>"
@@ -76,6 +76,8 @@ def _type(schema: Mapping[str, Any]) -> str:
     if "enum" in schema:
         return " | ".join(escape(str(one)) for one in schema["enum"])
     told = escape(str(schema.get("format") or schema.get("type", "any")))
+    if "prefixItems" in schema:
+        return f"[{', '.join(map(_type, schema['prefixItems']))}]"
     if schema.get("type") == "array":
         return f"list of {_type(schema.get('items', {}))}"
     low, high = schema.get("minimum"), schema.get("maximum")

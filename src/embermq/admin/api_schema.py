@@ -11,7 +11,7 @@ import msgspec
 from msgspec import NODEFAULT, Meta, Struct, defstruct, field
 from msgspec.structs import fields
 
-from embermq.admin.operations import AdminOperation
+from embermq.admin.operation import AdminOperation
 from embermq.admin.problem import Problem
 from embermq.queues.durations import Duration
 

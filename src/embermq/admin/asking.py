@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from embermq.admin.errors import RequestRefused
-from embermq.admin.operations import AdminOperation
+from embermq.admin.operation import AdminOperation
 
 SHOWN_MAX = 40
 _MSGSPEC = re.compile(r"(?P<told>.*?)(?: - at `\$\.?(?P<field>.*)`)?", re.DOTALL)

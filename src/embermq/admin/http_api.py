@@ -31,7 +31,8 @@ from embermq.admin.errors import (
 )
 from embermq.admin.http import json_answer, mounted, problem, problem_handlers
 from embermq.admin.http_caller import HttpCaller
-from embermq.admin.operations import OPERATIONS, QUEUES, AdminOperation
+from embermq.admin.operation import AdminOperation
+from embermq.admin.operations import OPERATIONS, QUEUES
 from embermq.queues.settings import OFF, json_object
 
 Api = ASGIApp

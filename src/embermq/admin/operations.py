@@ -5,17 +5,15 @@ Commands read it too, so it loads no desk and no protocol.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING
 
-from msgspec import Struct
-
+from embermq.admin import message_values as message
 from embermq.admin import parked_values as parked
 from embermq.admin import queue_values as queue
 from embermq.admin import replay_values as replay
 from embermq.admin import session_values as session
 from embermq.admin.access import Scope
+from embermq.admin.operation import AdminOperation, RowsOf
 from embermq.ports.membership import ClusterView
 from embermq.queues.explaining import Reason
 from embermq.queues.inspection import ConsumerView, DeadLetterView, GroupView, MessageView, QueueStats
@@ -23,15 +21,12 @@ from embermq.queues.settings import QueueSettings
 
 if TYPE_CHECKING:
     from embermq.admin.cluster_desk import ClusterDesk
+    from embermq.admin.message_desk import MessageDesk
     from embermq.admin.parked_desk import ParkedDesk
     from embermq.admin.queue_desk import QueueDesk
     from embermq.admin.replay_desk import ReplayDesk
     from embermq.admin.session_desk import SessionDesk
 
-D = TypeVar("D")
-R = TypeVar("R", bound=Struct)
-
-BODY_BYTES_MAX = 64 * 1024
 READ, OPERATE, ADMIN = Scope.READ, Scope.OPERATE, Scope.ADMIN
 STAYS = (
     "What comes from a queue that is not there any more stays, and is counted as orphaned; so does what is for a group"
@@ -39,81 +34,15 @@ STAYS = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdminOperation:
-    """What can be asked of a broker. `name` is also the call of gRPC, where `queue_admin.proto` has one. `is_inner`:
-    only the broker's own pipeline and commands ask it, by the control socket. `needs_token`: a listener does it for
-    tokens alone, never for a program on this machine without one, since it decides who may do what.
-
-    `do` takes the desk and a `request` that has been checked, on the event loop; it returns an answer or an awaitable
-    of it, or raises what `admin.errors` has a status for. Over HTTP, fields of the request are parts of one of the
-    `paths`, else query parameters; those of a field that is a struct itself are parameters too. `body` is what the
-    HTTP request brings as JSON: fields of the request, or all of the field `body_as`. `answers` are what there can be
-    by status of HTTP, where 204 has no content; `status` chooses where there are several. `pages` are the fields of a
-    request for the next page, and what the last entry of a page has for them.
-    """
-
-    desk: str
-    name: str
-    method: str
-    paths: tuple[str, ...]
-    scope: Scope
-    request: type[Struct]
-    answers: Mapping[int, Any]
-    do: Callable[[Any, Any], Any]
-    summary: str
-    about: str = ""
-    body: type[Struct] | None = None
-    body_as: str = ""
-    status: Callable[[Any], int] | None = None
-    pages: Mapping[str, str] = field(default_factory=dict)
-    body_bytes_max: int = BODY_BYTES_MAX
-    is_inner: bool = False
-    needs_token: bool = False
-
-
-class _Of(Generic[D]):
-    """Makes operations of one desk."""
-
-    def __init__(self, desk: str) -> None:
-        self._desk = desk
-
-    def __call__(
-        self,
-        name: str,
-        at: str,
-        scope: Scope,
-        request: type[R],
-        answer: Any,
-        *,
-        do: Callable[[D, R], object],
-        summary: str,
-        **more: Any,
-    ) -> AdminOperation:
-        """`at`: the method, and paths. `answer`: a type, None for nothing, or types by status."""
-        method, *paths = at.split()
-        answers = answer if isinstance(answer, dict) else {204 if answer is None else 200: answer}
-        return AdminOperation(
-            desk=self._desk,
-            name=name,
-            method=method,
-            paths=tuple(paths),
-            scope=scope,
-            request=request,
-            answers=answers,
-            do=do,
-            summary=summary,
-            **more,
-        )
-
-
-QUEUES, SESSIONS, PARKED, REPLAYS, CLUSTER = "queues", "sessions", "parked", "replays", "cluster"
+QUEUES, SESSIONS, MESSAGES = "queues", "sessions", "messages"
+PARKED, REPLAYS, CLUSTER = "parked", "replays", "cluster"
 """Desks."""
-_queues: _Of[QueueDesk] = _Of(QUEUES)
-_sessions: _Of[SessionDesk] = _Of(SESSIONS)
-_parked: _Of[ParkedDesk] = _Of(PARKED)
-_replays: _Of[ReplayDesk] = _Of(REPLAYS)
-_cluster: _Of[ClusterDesk] = _Of(CLUSTER)
+_queues: RowsOf[QueueDesk] = RowsOf(QUEUES)
+_sessions: RowsOf[SessionDesk] = RowsOf(SESSIONS)
+_messages: RowsOf[MessageDesk] = RowsOf(MESSAGES)
+_parked: RowsOf[ParkedDesk] = RowsOf(PARKED)
+_replays: RowsOf[ReplayDesk] = RowsOf(REPLAYS)
+_cluster: RowsOf[ClusterDesk] = RowsOf(CLUSTER)
 
 LIST_QUEUES = _queues(
     "ListQueues",
@@ -446,6 +375,48 @@ LIST_LATE_LOGS = _sessions(
     do=lambda desk, asked: desk.late_application_logs(asked.since),
     summary="For the pipeline: logs that were made or found lately",
     is_inner=True,
+)
+
+LIST_RETAINED = _messages(
+    "ListRetained",
+    "GET /retained",
+    READ,
+    message.ListRetainedRequest,
+    list[message.RetainedView],
+    do=lambda desk, asked: desk.retained(asked.filter, asked.after, asked.limit),
+    summary="Retained messages by topic, without their payloads",
+    about="A filter that begins with $SYS finds what the broker says of itself.",
+    pages={"after": "topic"},
+)
+GET_RETAINED = _messages(
+    "GetRetained",
+    "GET /retained/{topic}",
+    OPERATE,
+    message.TopicRequest,
+    message.RetainedDetail,
+    do=lambda desk, asked: desk.message(asked.topic),
+    summary="The retained message of a topic with its payload",
+)
+DELETE_RETAINED = _messages(
+    "DeleteRetained",
+    "DELETE /retained/{topic}",
+    OPERATE,
+    message.TopicRequest,
+    None,
+    do=lambda desk, asked: desk.delete(asked.topic),
+    summary="Delete the retained message of a topic; subscribers get the empty message that does it",
+)
+PUBLISH = _messages(
+    "Publish",
+    "POST /publish",
+    OPERATE,
+    message.PublishRequest,
+    message.PublishOutcome,
+    do=lambda desk, asked: desk.publish(asked),
+    summary="Publish a message, to a topic or a durable queue; answered when it is stored",
+    about="No rules are asked. A request without an answer may have been done.",
+    body=message.PublishRequest,
+    body_bytes_max=message.PUBLISH_BYTES_MAX,
 )
 
 LIST_PARKED_CLIENTS = _parked(

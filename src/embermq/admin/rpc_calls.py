@@ -11,7 +11,8 @@ from msgspec import Struct
 
 from embermq.admin import queue_admin_pb2 as pb
 from embermq.admin.asking import request_of
-from embermq.admin.operations import QUEUE_OPERATIONS, AdminOperation
+from embermq.admin.operation import AdminOperation
+from embermq.admin.operations import QUEUE_OPERATIONS
 from embermq.admin.queue_values import RetryJob
 from embermq.admin.rpc_values import said, written
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import httpx
 
     from embermq.admin.http import HttpServer
-    from embermq.admin.operations import AdminOperation
+    from embermq.admin.operation import AdminOperation
 
 FILE_NAME = "control.sock"
 ANSWER_S = 60.0

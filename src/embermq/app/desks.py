@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from embermq.admin.cluster_desk import ClusterDesk
-from embermq.admin.operations import CLUSTER, PARKED, QUEUES, REPLAYS, SESSIONS
+from embermq.admin.message_desk import MessageDesk
+from embermq.admin.operations import CLUSTER, MESSAGES, PARKED, QUEUES, REPLAYS, SESSIONS
 from embermq.admin.parked_desk import ParkedDesk
 from embermq.admin.replay_desk import ReplayDesk
 from embermq.admin.session_desk import SessionDesk
@@ -32,6 +33,7 @@ def make_desks(
     desks: dict[str, object] = {
         QUEUES: service.queues,
         SESSIONS: SessionDesk(broker, ticks, lambda: service.retained, opened.log_life),
+        MESSAGES: MessageDesk(broker, ticks),
         PARKED: ParkedDesk(broker, ticks, opened.parking),
         CLUSTER: ClusterDesk(membership),
     }

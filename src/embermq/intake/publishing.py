@@ -57,6 +57,7 @@ from embermq.sessions.session import Session
 from embermq.sessions.state import BrokerState
 from embermq.sessions.tick import (
     Accepted,
+    Asked,
     Batch,
     Enqueued,
     Own,
@@ -76,6 +77,9 @@ NOT_STORED = PublishRefusal(
 )
 HELD_UP = PublishRefusal(
     ReasonCode.QUOTA_EXCEEDED, "readers of the message log, or its disk, are too far behind", passes=True
+)
+REPEATS_UNSTORED = PublishRefusal(
+    ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, "the message that this one repeats is being stored", passes=True
 )
 NO_QUEUE = PublishRefusal(ReasonCode.TOPIC_NAME_INVALID, "the topic is no word that is replayed")
 PART_BYTES = 1024 * 1024
@@ -196,11 +200,11 @@ class Publishing:
             return self._answer(accepted, state.queues.respond(queue, message))
         return self._record(accepted, own.origin, permissions)
 
-    def accept_replayed(
-        self, message: Message, replayed: Replayed, receivers: Match | None
+    def accept_operators(
+        self, message: Message, own: Replayed | Asked, receivers: Match | None = None
     ) -> PublishRefusal | None:
-        """Take a message of a replay: for `receivers`, None for whoever its topic leads to. Returns why it is refused.
-        An operator sends it: no rules are asked."""
+        """Take a message that an operator sends, so no rules are asked: for `receivers`, None for whoever its topic
+        leads to. Returns why it is refused, or what a queue says of one that it takes and does not enqueue."""
         state = self._state
         match = self._match_of_own(message) if receivers is None else receivers
         if isinstance(match, PublishRefusal):
@@ -215,7 +219,7 @@ class Publishing:
             or any(one.session.generation in refused for one in match.applications)
         ):
             return HELD_UP
-        accepted = Accepted(message, b"", match, None, 0, own=replayed)
+        accepted = Accepted(message, b"", match, None, 0, own=own)
         self._record(accepted, None, None)
         return accepted.refusal
 
@@ -354,7 +358,7 @@ class Publishing:
             assert state.queues is not None, "it has named the target"
             outcome = state.queues.put(match.queue, accepted, permissions)
             if not isinstance(outcome, Enqueued):
-                if isinstance(accepted.own, Replayed):
+                if accepted.own is not None and not isinstance(accepted.own, Own):
                     accepted.refusal = _refusal_of(outcome)
                     return False
                 return self._answer(accepted, outcome)
@@ -537,11 +541,8 @@ class Publishing:
             if message.retain:
                 self._state.retained.settle(message.topic)
             own = accepted.own
-            if isinstance(own, Replayed):
-                # Its program waits, and asks again: it has been told of nothing that was not stored.
-                self._state.replays[own.replay] = min(
-                    own.number, self._state.replays.get(own.replay, own.number)
-                )
+            if isinstance(own, Replayed | Asked):
+                own.refused(self._state.replays, refusal)
                 continue
             if own is not None:
                 self.accept_own(message, replace(own, is_repeated=True))
@@ -567,7 +568,10 @@ class Publishing:
 
 
 def _refusal_of(outcome: Verdict | PublishRefusal) -> PublishRefusal:
-    return outcome if isinstance(outcome, PublishRefusal) else PublishRefusal(outcome.code, outcome.text)
+    """Why a queue has not enqueued a message."""
+    if isinstance(outcome, PublishRefusal):
+        return outcome
+    return REPEATS_UNSTORED if outcome.repeats is not None else PublishRefusal(outcome.code, outcome.text)
 
 
 def _leads_to(target: QueueTarget) -> Match:

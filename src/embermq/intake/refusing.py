@@ -65,7 +65,7 @@ class Refusing:
         self, link: Link, will: Will, permissions: Permissions | None
     ) -> PublishRefusal | None:
         """Why a will cannot be left, asked at CONNECT: it is owed from its CONNACK on."""
-        found = self._objection_to(will, self._state.terms_of(link).max_qos) or self.objection_to_topic(
+        found = self.objection_to(will, self._state.terms_of(link).max_qos) or self.objection_to_topic(
             will.topic
         )
         if found is not None:
@@ -86,7 +86,8 @@ class Refusing:
         target = queues.look_up(topic)
         return target if isinstance(target, PublishRefusal) or target.aim in PUBLISHED else WILL_IS_NO_WORD
 
-    def _objection_to(self, packet: Publish | Will, max_qos: int) -> PublishRefusal | None:
+    def objection_to(self, packet: Publish | Will | Message, max_qos: int) -> PublishRefusal | None:
+        """What the settings do not allow."""
         settings = self._state.settings
         if packet.retain and not settings.retain_available:
             return PublishRefusal(ReasonCode.RETAIN_NOT_SUPPORTED, "messages are not retained here")
@@ -104,7 +105,7 @@ class Refusing:
 
     def is_unwanted(self, link: Link, packet: Publish) -> bool:
         """The settings do not allow it; only asked when they do not allow everything."""
-        found = self._objection_to(packet, self._state.terms_of(link).max_qos)
+        found = self.objection_to(packet, self._state.terms_of(link).max_qos)
         if found is None:
             return False
         is_malformed = found.code is ReasonCode.PAYLOAD_FORMAT_INVALID

@@ -53,7 +53,7 @@ class Replaying:
                 if refusal is None:
                     again = replace(message, retain=False, accepted_ms=state.tick.date_ms)
                     replayed = Replayed(replay, number, fields)
-                    refusal = self._publishing.accept_replayed(again, replayed, receivers)
+                    refusal = self._publishing.accept_operators(again, replayed, receivers)
                 if refusal is not None:
                     break
             number += 1

@@ -59,6 +59,24 @@ class Replayed(Struct, frozen=True):
     fields: RecordFields = ()
     is_repeated: ClassVar[bool] = False
 
+    def refused(self, replays: dict[str, int], _: PublishRefusal) -> None:
+        """Its tick could not be stored. Its program asks again: it has been told of nothing that was not stored."""
+        replays[self.replay] = min(self.number, replays.get(self.replay, self.number))
+
+
+class Asked(Struct):
+    """A message that an operator publishes, who waits for what becomes of it: `refusal` says why it is not stored, once
+    it `is_recorded`."""
+
+    is_recorded: bool = False
+    refusal: PublishRefusal | None = None
+    is_repeated: ClassVar[bool] = False
+    fields: ClassVar[RecordFields] = ()
+
+    def refused(self, _: dict[str, int], refusal: PublishRefusal) -> None:
+        """Its tick could not be stored."""
+        self.refusal = refusal
+
 
 class Enqueued(Struct, frozen=True):
     """A message that waits in a durable queue for its record, number `record` of the tick. A repeat of `dedup_id`
@@ -90,7 +108,7 @@ class Accepted(Struct, gc=False):
     refusal: PublishRefusal | None = None
     receiving: set[int] | None = None
     verdict: Verdict | None = None
-    own: Own | Replayed | None = None
+    own: Own | Replayed | Asked | None = None
     frame_key: tuple[bool, int, bool, tuple[int, ...]] | None = None
     frame: tuple[bytes, bytes] = (b"", b"")
     counted_bytes: int = 0

@@ -7,6 +7,7 @@ import re
 import pytest
 
 from embermq.admin import queue_admin_pb2 as pb
+from embermq.admin.api_docs import docs_page
 from embermq.admin.api_schema import described
 from embermq.admin.asking import request_of
 from embermq.admin.errors import STATUSES, RequestRefused
@@ -51,6 +52,14 @@ def test_all_operations_can_be_described() -> None:
         ("reason", "query"),
     }
     assert document["components"]["schemas"]["Limits"]["properties"]["message_ttl"]["default"] == "168h"
+
+
+def test_the_page_has_all_of_them_and_every_value_that_it_names() -> None:
+    page = bytes(docs_page(described(OPERATIONS)).body).decode()
+    for operation in OPERATIONS:
+        assert operation.summary.partition("'")[0] in page, operation.name
+    assert set(re.findall("href='#([^']+)'", page)) <= set(re.findall("id='([^']+)'", page))
+    assert "&lt;span" not in page, "markup that is shown"
 
 
 @pytest.mark.parametrize("number", [2**63, -1, 10**30])

@@ -7,7 +7,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from embermq.admin.operations import RETRY_DEAD_LETTERS, AdminOperation
+from embermq.admin.operation import AdminOperation
+from embermq.admin.operations import RETRY_DEAD_LETTERS
 from embermq.cli import control, dead_letters
 from embermq.cli.main import main
 

@@ -9,7 +9,8 @@ from contextlib import contextmanager
 import msgspec
 import pytest
 
-from embermq.admin.operations import LIST_APPLICATION_LOGS, AdminOperation
+from embermq.admin.operation import AdminOperation
+from embermq.admin.operations import LIST_APPLICATION_LOGS
 from embermq.admin.session_values import ApplicationLogView
 from embermq.cli import control
 from embermq.cli.main import main

@@ -1,0 +1,84 @@
+"""What one operation is: a row of the table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from msgspec import Struct
+
+from embermq.admin.access import Scope
+
+D = TypeVar("D")
+R = TypeVar("R", bound=Struct)
+
+BODY_BYTES_MAX = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdminOperation:
+    """What can be asked of a broker. `name` is also the call of gRPC, where `queue_admin.proto` has one. `is_inner`:
+    only the broker's own pipeline and commands ask it, by the control socket. `needs_token`: a listener does it for
+    tokens alone, never for a program on this machine without one, since it decides who may do what.
+
+    `do` takes the desk and a `request` that has been checked, on the event loop; it returns an answer or an awaitable
+    of it, or raises what `admin.errors` has a status for. Over HTTP, fields of the request are parts of one of the
+    `paths`, else query parameters; those of a field that is a struct itself are parameters too. `body` is what the
+    HTTP request brings as JSON: fields of the request, or all of the field `body_as`. `answers` are what there can be
+    by status of HTTP, where 204 has no content; `status` chooses where there are several. `pages` are the fields of a
+    request for the next page, and what the last entry of a page has for them.
+    """
+
+    desk: str
+    name: str
+    method: str
+    paths: tuple[str, ...]
+    scope: Scope
+    request: type[Struct]
+    answers: Mapping[int, Any]
+    do: Callable[[Any, Any], Any]
+    summary: str
+    about: str = ""
+    body: type[Struct] | None = None
+    body_as: str = ""
+    status: Callable[[Any], int] | None = None
+    pages: Mapping[str, str] = field(default_factory=dict)
+    body_bytes_max: int = BODY_BYTES_MAX
+    is_inner: bool = False
+    needs_token: bool = False
+
+
+class RowsOf(Generic[D]):
+    """Makes the rows of one desk."""
+
+    def __init__(self, desk: str) -> None:
+        self._desk = desk
+
+    def __call__(
+        self,
+        name: str,
+        at: str,
+        scope: Scope,
+        request: type[R],
+        answer: Any,
+        *,
+        do: Callable[[D, R], object],
+        summary: str,
+        **more: Any,
+    ) -> AdminOperation:
+        """`at`: the method, and paths. `answer`: a type, None for nothing, or types by status."""
+        method, *paths = at.split()
+        answers = answer if isinstance(answer, dict) else {204 if answer is None else 200: answer}
+        return AdminOperation(
+            desk=self._desk,
+            name=name,
+            method=method,
+            paths=tuple(paths),
+            scope=scope,
+            request=request,
+            answers=answers,
+            do=do,
+            summary=summary,
+            **more,
+        )
