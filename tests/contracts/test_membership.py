@@ -93,6 +93,23 @@ def test_an_id_and_a_slot_are_one_nodes_and_all_is_refused(
     other.join(about(node), slots, LONG_S)
 
 
+def test_a_node_that_has_registered_takes_a_slot_when_it_is_free(places: Places) -> None:
+    one, other = places.new(), places.new()
+    first = one.join(about("a"), (0,), LONG_S)
+    second = other.join(about("b"), (), LONG_S)
+    with pytest.raises(MemberRefused) as refused:
+        other.claim(second, about("b"), (1, 0))
+    assert [list(each.slots) for each in refused.value.nodes] == [[0], []]
+    one.leave(first)
+    other.claim(second, about("b"), (1, 0))
+    other.claim(second, about("b"), (0,))  # it has it
+    assert [(each.about.node, list(each.slots)) for each in one.view().nodes] == [("b", [0, 1])]
+    other.leave(second)
+    assert not one.view().nodes
+    with pytest.raises(MemberRefused):
+        other.claim(second, about("b"), (0,))
+
+
 def test_a_lease_that_is_renewed_lasts_and_one_that_is_not_ends(places: Places) -> None:
     one, other = places.new(), places.new()
     lease = one.join(about("a"), (0,), TTL_S)

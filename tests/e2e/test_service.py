@@ -81,7 +81,7 @@ def test_systemd_is_told_when_the_broker_is_ready_and_when_it_stops(
 ) -> None:
     address, there = listening
     with BrokerProcess(tmp_path, env={"NOTIFY_SOCKET": address}) as broker:
-        assert there.recv(100) == b"READY=1"
+        assert there.recv(100) == b"READY=1\nSTATUS=serves"
         socket.create_connection(("127.0.0.1", broker.port), START_S).close()
         os.kill(broker.pid, signal.SIGTERM)
         assert there.recv(100) == b"STOPPING=1"

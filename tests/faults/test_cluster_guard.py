@@ -5,15 +5,21 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
+import time
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from random import Random
+from urllib.error import HTTPError, URLError
 from urllib.request import urlopen
 
 import pytest
 from tests.faults.fleet import V5, V311, Fleet
 from tests.support.broker_process import BrokerProcess
 from tests.support.etcd_server import EtcdServer
+from tests.support.measuring import judge
 from tests.support.mqtt_client import ConnectionEnded, MqttClient, run
 from tests.support.server_process import has_stopped
 from tests.support.waiting import wait_for, wait_until
@@ -23,6 +29,7 @@ from embermq.mqtt.wire.packets import Puback, Publish
 
 WAIT_S = 90.0
 LEASE_S = 2
+KILLS = 20
 TIMES = 2
 """How often one node takes over from the other in a round."""
 MESSAGES = 250
@@ -39,6 +46,36 @@ def two_nodes(etcd: EtcdServer, servers: dict[str, object], folder: Path) -> tup
     )
 
 
+WAITS = "stands by: node 'one' on "
+
+
+def asked(node: BrokerProcess, path: str) -> tuple[int, str]:
+    """Status and text of an answer over HTTP; 0 while nothing listens."""
+    try:
+        with urlopen(f"http://127.0.0.1:{node.http_port}{path}", timeout=WAIT_S) as answer:
+            return answer.status, answer.read().decode()
+    except HTTPError as error:
+        return error.code, error.read().decode()
+    except URLError:
+        return 0, ""
+
+
+def readiness(node: BrokerProcess, *, behind: str = "one") -> tuple[int, str]:
+    """Of a node that stands by: its status, and how its reason begins."""
+    status, text = asked(node, "/ready")
+    reason = WAITS.replace("one", behind)
+    return (status, reason) if reason in text else (0, text)
+
+
+def stands_by(node: BrokerProcess) -> bool:
+    return asked(node, "/ready")[0] == 503
+
+
+def serves(node: BrokerProcess, *, times: int = 1) -> bool:
+    """Whether it has got its place so often."""
+    return node.output_from(0).count(b"\nready\n") >= times
+
+
 def stop_still(node: BrokerProcess) -> None:
     os.kill(node.pid, signal.SIGSTOP)
     wait_until(lambda: has_stopped(node.pid), WAIT_S, "it stands still")
@@ -51,36 +88,51 @@ def has_left(node: BrokerProcess) -> bool:
 
 
 @pytest.mark.promise("cluster-2", "cluster-16")
-def test_the_second_is_refused_and_serves_when_the_first_is_out_which_answers_nothing_more(
+def test_the_second_stands_by_and_serves_when_the_first_is_out_which_answers_nothing_more(
     etcd: EtcdServer, servers: dict[str, object], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    first, second = two_nodes(etcd, servers, tmp_path)
-    with first:
+    first, second = nodes = two_nodes(etcd, servers, tmp_path)
+    with ExitStack() as started:
+        for node in nodes:
+            started.callback(node.close)
+        first.start()
         assert main(["cluster", "status", "--data-dir", str(first.data_dir)]) == 0
         assert f"cluster cars, {etcd.url}/cars" in (told := capsys.readouterr().out)
         assert "\none " in told
         with urlopen(f"http://127.0.0.1:{first.http_port}/api/v1/cluster", timeout=WAIT_S) as answer:
             assert [each["about"]["node"] for each in json.load(answer)["nodes"]] == ["one"]
         second.launch()
-        assert second.wait(WAIT_S) == 1
-        assert "is served by node 'one'" in second.output()
+        wait_until(lambda: readiness(second) == (503, WAITS), WAIT_S, "the second stands by")
+        assert asked(second, "/health")[0] == 200
+        assert main(["cluster", "status", "--data-dir", str(second.data_dir)]) == 0
+        told = capsys.readouterr().out
+        assert re.search(r"^one .* 0 ", told, re.MULTILINE) and re.search(r"^two .* - ", told, re.MULTILINE)
 
         async def traffic() -> None:
             client = MqttClient("p")
             await client.connect(first.port)
             await client.publish("a", b"1", qos=1)
             stop_still(first)
-            with second:
-                client.send(Publish("a", b"z", 1, 7))
-                answer = client.expect(Puback, 7)
-                os.kill(first.pid, signal.SIGCONT)
-                with pytest.raises(ConnectionEnded):
-                    await answer
-                assert has_left(first), first.output()
-                assert second.stop() == 0
-                assert not etcd.control("get", "/embermq/cars/", "--prefix")
+            client.send(Publish("a", b"z", 1, 7))
+            answer = client.expect(Puback, 7)
+            wait_until(lambda: serves(second), WAIT_S, "the second serves")
+            assert asked(second, "/ready")[0] == 200
+            os.kill(first.pid, signal.SIGCONT)
+            with pytest.raises(ConnectionEnded):
+                await answer
+            assert has_left(first), first.output()
 
         run(traffic())
+        first.launch()
+        wait_until(lambda: readiness(first, behind="two")[0] == 503, WAIT_S, "the first stands by")
+        assert second.stop() == 0
+        wait_until(lambda: serves(first, times=2), WAIT_S, "the first serves again")
+        second.launch()
+        wait_until(lambda: readiness(second) == (503, WAITS), WAIT_S, "the second stands by")
+        assert second.stop() == 0
+        assert first.stop() == 0
+        assert not etcd.control("get", "/embermq/cars/", "--prefix")
+        assert "Traceback" not in first.output() + second.output()
     alone = BrokerProcess(tmp_path / "alone", settings=servers)
     alone.launch()
     assert alone.wait(WAIT_S) == 1
@@ -161,3 +213,33 @@ def test_nothing_is_lost_or_doubled_when_a_node_wakes_up_that_was_taken_over(
     finally:
         for node in nodes:
             node.close()
+
+
+@pytest.mark.in_perf
+@pytest.mark.perf
+def test_how_long_a_takeover_takes(etcd: EtcdServer, servers: dict[str, object], tmp_path: Path) -> None:
+    serving, waiting = nodes = two_nodes(etcd, servers, tmp_path)
+    took_s = list[float]()
+
+    async def enters(port: int) -> None:
+        client = MqttClient("p")
+        await client.connect(port)
+        client.close()
+
+    with ExitStack() as started:
+        for node in nodes:
+            started.callback(node.close)
+        serving.start()
+        waiting.launch()
+        for _ in range(KILLS):
+            wait_until(partial(stands_by, waiting), WAIT_S, "one stands by")
+            before = waiting.output_from(0).count(b"\nready\n")
+            began_s = time.monotonic()
+            serving.kill()
+            wait_until(partial(serves, waiting, times=before + 1), WAIT_S, "it serves")
+            run(enters(waiting.port))
+            took_s.append(time.monotonic() - began_s)
+            serving.launch()
+            serving, waiting = waiting, serving
+    judge(sorted(took_s)[KILLS // 2], LEASE_S + 3, f"s, the median takeover with a lease of {LEASE_S} s")
+    judge(max(took_s), LEASE_S + 5, "s, the longest")

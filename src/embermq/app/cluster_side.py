@@ -1,8 +1,9 @@
 """This broker's place in its cluster: taken before anything is opened, kept on a thread of its own, given back last.
 
-A cluster has one slot so far, so one node at a time. Who may write is the stores' to say; here it is decided who should
-try. So a node whose lease is over, since etcd was away or the process stood still, serves on and registers again. One
-whose place another node has ends as by SIGKILL: its successor has read the stores, which take nothing of it any more.
+A cluster has one slot so far, so one node serves at a time; the others stand by. Who may write is the stores' to say;
+here it is decided who should try. So a node whose lease is over, since etcd was away or the process stood still,
+serves on and registers again. One whose place another node has ends as by SIGKILL: its successor has read the stores,
+which take nothing of it any more.
 """
 
 from __future__ import annotations
@@ -79,18 +80,23 @@ class ClusterSide:
         self.membership = _membership(settings)
         self._lease: NodeLease | None = None
         self._is_registered = False
+        self._serves = False
         self._stopped = False
+        self.standing_by = ""
+        """Behind whom, "" while this node serves or has not begun."""
         self._due = Event()
         self._keeper = Thread(target=self._keep, name="cluster lease", daemon=True)
 
-    def join(self) -> None:
-        """Be the node of this cluster. Waits for one that is not renewed to be out, and raises StartError for one that
-        stays."""
+    def join(self) -> bool:
+        """Be the node of this cluster that serves; False when another one is: then this one can `stand_by`. Waits for
+        one of this one's own id, its last run, to be out, and raises StartError when it stays."""
         began_s, told = self._clock(), False
         while self._lease is None:
             try:
                 self._register()
             except MemberRefused as refused:
+                if self._is_behind(refused.nodes):
+                    return False
                 if self._clock() - began_s > self._ttl_s + OVERDUE_S:
                     raise StartError(self._refusal(refused.nodes)) from None
                 if not told:
@@ -105,9 +111,69 @@ class ClusterSide:
                 raise StartError(f"cluster.etcd: {error}") from error
             if self._lease is None:
                 time.sleep(RETRY_S)
+        self._begin_to_serve()
+        if not self._is_alone:
+            self.membership.watch(self._seen)
+        return True
+
+    def stand_by(self) -> bool:
+        """Be there until the node that serves is out, and take its place: True; False after `stop_waiting`. On a thread
+        of the caller's. Raises StartError when another node keeps this one's id."""
+        self.membership.watch(self._seen)
+        began_s, told = self._clock(), False
+        while not self._stopped:
+            try:
+                if self._takes_place():
+                    self._begin_to_serve()
+                    return True
+                told = False
+            except MemberRefused as refused:
+                if self._clock() - began_s > self._ttl_s + OVERDUE_S:
+                    raise StartError(self._refusal(refused.nodes)) from None
+            except StoreError as error:
+                if not told:
+                    LOG.warning("etcd does not know of this node, which stands by: %s", error)
+                told = True
+            self._due.wait(self._ttl_s / RENEWALS)
+            self._due.clear()
+        return False
+
+    def stop_waiting(self) -> None:
+        """End `stand_by`."""
+        self._stopped = True
+        self._due.set()
+
+    def _takes_place(self) -> bool:
+        """Renew the lease of a node that stands by, and whether nobody serves any more but this one from now on. Raises
+        MemberRefused when another node has its id."""
+        if self._lease is not None and self.membership.renew(self._lease, self._ttl_s / RENEWALS) <= 0:
+            self._lease = None
+        if self._lease is None:
+            self._lease = self.membership.join(self._about, (), self._ttl_s)
+        try:
+            self.membership.claim(self._lease, self._about, (SLOT,))
+        except MemberRefused as refused:
+            self._is_behind(refused.nodes)
+            return False
+        return True
+
+    def _is_behind(self, nodes: Sequence[NodeView]) -> bool:
+        """Whether another node serves; it is told, once of each."""
+        for each in nodes:
+            if SLOT in each.slots and each.about.node != self._about.node:
+                whose = _shown(each.about)
+                if whose != self.standing_by:
+                    self.standing_by = whose
+                    LOG.info("stands by: node %s serves, this one takes over when it is out", whose)
+                return True
+        return False
+
+    def _begin_to_serve(self) -> None:
+        if self.standing_by:
+            LOG.warning("takes over from node %s, which is out", self.standing_by)
+        self.standing_by, self._serves, self._is_registered = "", True, True
         if not self._is_alone:
             self._keeper.start()
-            self.membership.watch(self._seen)
 
     def _register(self) -> None:
         ttl_s = math.inf if self._is_alone else self._ttl_s
@@ -129,13 +195,8 @@ class ClusterSide:
     def _refusal(self, nodes: Sequence[NodeView]) -> str:
         place = f"cluster.etcd: {self.membership.place}"
         for each in nodes:
-            about, whose = each.about, _shown(each.about)
-            if SLOT in each.slots:
-                return (
-                    f"{place}: is served by node {whose}. Only one node of a cluster can run so far: stop that one, or "
-                    "name another cluster behind the '/', with a Kafka prefix and a Redis of its own"
-                )
-            if about.node == self._about.node:
+            if each.about.node == self._about.node:
+                whose = _shown(each.about)
                 return f"{place}: has a node {whose}; set cluster.node to a name that no other node has"
         return f"{place}: nodes come and go; start this one again"
 
@@ -171,17 +232,29 @@ class ClusterSide:
 
     def _seen(self, view: ClusterView) -> None:
         """What there is may have changed since. If nobody serves, this node does: it is asked for anew."""
+        if not self._serves:
+            self._due.set()
+            return
         if not any(SLOT in each.slots for each in view.nodes):
             self._is_registered = False
             self._due.set()
-        self._look_at(view.nodes)
+        if self._successor(view.nodes) is not None:
+            # It may be from before this node has taken over.
+            self._look_at(self.membership.view().nodes)
 
     def _look_at(self, nodes: Sequence[NodeView]) -> None:
         """End when one of these has this node's place."""
+        other = self._successor(nodes)
+        if other is not None and not self._stopped:
+            self._end(f"cluster: node {_shown(other)} has taken over from {self._about.node!r}")
+
+    def _successor(self, nodes: Sequence[NodeView]) -> NodeAbout | None:
+        """Who serves in place of this node, or has its id; None when nobody does."""
         for each in nodes:
-            if each.about != self._about and not self._stopped:
-                self._end(f"cluster: node {_shown(each.about)} has taken over from {self._about.node!r}")
-                return
+            is_in_place = SLOT in each.slots or each.about.node == self._about.node
+            if is_in_place and each.about != self._about:
+                return each.about
+        return None
 
 
 def _shown(about: NodeAbout) -> str:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 from embermq.admin.access import CertificateName, no_certificate
 from embermq.admin.operations import HTTP_OPERATIONS
 from embermq.admin.refusals import Refusals
+from embermq.admin.service import AdminService
 from embermq.admin.settings import HttpLimits
 from embermq.app.api_tokens import token_access
 from embermq.app.desks import Desks
-from embermq.app.service import BrokerService
 from embermq.edge.api_listeners import ApiListeners, certificate_name
 from embermq.edge.listener_settings import Listener
 from embermq.edge.settings import Address
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class HttpSide:
     """Its libraries are only loaded when there is a listener for it."""
 
-    def __init__(self, data_dir: Path, service: BrokerService, desks: Desks, refusals: Refusals) -> None:
+    def __init__(self, data_dir: Path, service: AdminService, desks: Desks, refusals: Refusals) -> None:
         self._data_dir = data_dir
         self._service = service
         self._desks = desks

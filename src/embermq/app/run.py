@@ -43,6 +43,7 @@ from embermq.app.rpc_side import RpcSide
 from embermq.app.service import BrokerService
 from embermq.app.service_unit import tell_systemd
 from embermq.app.settings import SQLITE
+from embermq.app.standby import stand_by
 from embermq.app.static_store import open_users
 from embermq.app.terminal import Terminal
 from embermq.edge.api_listeners import ApiListeners
@@ -222,7 +223,9 @@ class _Application:
         try:
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, _end_early)
-            self._cluster.join()
+            if not self._cluster.join() and not await self._stand_by():
+                LOG.info("stopped while another node served")
+                return 0
             parts = _make_parts(self._settings, self._data_dir, self._open_stores)
         except _EndedEarlyError:
             LOG.info("stopped before it was ready")
@@ -263,6 +266,20 @@ class _Application:
             task.cancel()
         await self._close(parts, surfaces)
         return self._exit_code
+
+    async def _stand_by(self) -> bool:
+        """Until the node that serves is out; False when told to stop before."""
+        loop = asyncio.get_running_loop()
+        gc.enable()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._cluster.stop_waiting)
+        try:
+            return await stand_by(self._settings, self._data_dir, self._cluster)
+        finally:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(number)
+                signal.signal(number, _end_early)
+            gc.disable()
 
     def _on_log_end(self, error: StoreError) -> None:
         """Nothing can be acknowledged any more in this process; the next start reads what the log has got."""
@@ -351,7 +368,7 @@ class _Application:
             LOG.info("repaired %d deliveries that the last run left unfinished", embedded.redelivered)
         sys.stdout.write("ready\n")
         sys.stdout.flush()
-        tell_systemd("READY=1")
+        tell_systemd("READY=1\nSTATUS=serves")
 
 
 def _authentication(settings: Settings, users: Users, embedded: OpenedBroker) -> Authentication:

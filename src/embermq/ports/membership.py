@@ -70,6 +70,11 @@ class Membership(ABC):
         MemberRefused when anybody has its id or one of them."""
 
     @abstractmethod
+    def claim(self, lease: NodeLease, about: NodeAbout, slots: Sequence[int]) -> None:
+        """Give these slots to a node that has registered by this lease, all or nothing. Raises MemberRefused when
+        another one has one of them, or the lease has ended."""
+
+    @abstractmethod
     def renew(self, lease: NodeLease, timeout_s: float) -> float:
         """Seconds until the lease ends, from when the service was asked; 0 when it has ended, which stays so."""
 

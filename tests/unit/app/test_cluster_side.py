@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import NoReturn
 
 import pytest
@@ -21,6 +23,9 @@ from embermq.ports.membership import ClusterView, NodeAbout, NodeLease
 WAIT_S = 30.0
 TTL_S = 5
 IN_ETCD = Settings(cluster=ClusterSettings(etcd="etcd://127.0.0.1:1", node="one", lease_ttl_s=TTL_S))
+
+
+OTHER = NodeAbout(node="two", version="9", started="2026-11-24T00:00:00", host="box")
 
 
 class Silent(MembershipAlone):
@@ -100,16 +105,71 @@ def test_a_node_whose_place_another_one_has_ends(monkeypatch: pytest.MonkeyPatch
     found.side.join()
     found.service.told(found.service.view())
     assert found.ended == []
-    other = NodeAbout(node="two", version="9", started="2026-11-24T00:00:00", host="box")
     found.service.is_away = True
     found.service.leave(NodeLease(1, TTL_S))
-    found.service.join(other, (0,), TTL_S)
+    found.service.join(OTHER, (0,), TTL_S)
     if by == "watch":
         found.service.told(found.service.view())
     found.service.is_away = False
     wait_until(lambda: bool(found.ended), WAIT_S, "the end")
     assert found.ended[0].startswith("cluster: node 'two' on box, EmberMQ 9, started 2026-11-24")
     assert found.ended[0].endswith("has taken over from 'one'")
+    found.side.leave()
+
+
+def test_a_node_stands_by_and_serves_when_the_other_one_is_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = Side(monkeypatch)
+    monkeypatch.setattr(found.service, "watch", found.service._watchers.append)
+    first = found.service.join(OTHER, (0,), math.inf)
+    assert not found.side.join()
+    assert found.side.standing_by.startswith("'two' on box")
+    with ThreadPoolExecutor(1) as pool:
+        turn = pool.submit(found.side.stand_by)
+        wait_until(lambda: len(found.service.view().nodes) == 2, WAIT_S, "it is there")
+        asked = found.service.renewals
+        wait_until(lambda: found.service.renewals > asked + 3, WAIT_S, "it stays there")
+        found.service.is_away = True
+        found.now_s += TTL_S * 2
+        asked = found.service.renewals
+        wait_until(lambda: found.service.renewals > asked + 3, WAIT_S, "it stays while etcd is away")
+        found.service.is_away = False
+        wait_until(lambda: len(found.service.view().nodes) == 2, WAIT_S, "it is there again")
+        assert not turn.done()
+        found.service.leave(first)
+        assert turn.result(WAIT_S)
+    (node,) = found.service.view().nodes
+    assert (node.about.node, list(node.slots), found.side.standing_by) == ("one", [0], "")
+    wait_until(lambda: found.service.renewals > asked + 3, WAIT_S, "it keeps its place")
+    assert found.ended == []
+    found.side.leave()
+
+
+def test_a_node_that_stands_by_can_be_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = Side(monkeypatch)
+    found.service.join(OTHER, (0,), math.inf)
+    assert not found.side.join()
+    with ThreadPoolExecutor(1) as pool:
+        turn = pool.submit(found.side.stand_by)
+        wait_until(lambda: len(found.service.view().nodes) == 2, WAIT_S, "it is there")
+        found.side.stop_waiting()
+        assert not turn.result(WAIT_S)
+    found.side.leave()
+    assert [node.about.node for node in found.service.view().nodes] == ["two"]
+
+
+def test_two_nodes_of_one_id_do_not_both_stand_by(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = Side(monkeypatch)
+    found.service.join(OTHER, (0,), math.inf)
+    found.service.join(NodeAbout(node="one", version="9", started="2026", host="box"), (), math.inf)
+    assert not found.side.join()
+
+    def passes(_timeout_s: float) -> bool:
+        found.now_s += 1.0
+        return False
+
+    monkeypatch.setattr(found.side._due, "wait", passes)
+    with pytest.raises(StartError, match=r"has a node 'one' on box.*; set cluster\.node"):
+        found.side.stand_by()
     found.side.leave()
 
 
@@ -139,7 +199,7 @@ def test_a_start_waits_for_a_node_that_is_not_renewed_and_is_refused_by_one_that
 
     monkeypatch.setattr("embermq.app.cluster_side.time.sleep", renewed)
     with pytest.raises(
-        StartError, match=r"is served by node 'one' on .*Only one node of a cluster can run so far"
+        StartError, match=r"has a node 'one' on .*; set cluster\.node to a name that no other"
     ):
         third.side.join()
     for each in (first, second, third):

@@ -50,6 +50,16 @@ class MembershipAlone(Membership):
             self._tell()
             return NodeLease(self._last, ttl_s)
 
+    def claim(self, lease: NodeLease, about: NodeAbout, slots: Sequence[int]) -> None:
+        with self._lock:
+            self._end_leases()
+            found = self._by_lease.get(lease.id)
+            others = [one for one in self._by_lease.values() if one is not found]
+            if found is None or any(not set(slots).isdisjoint(one.slots) for one in others):
+                raise MemberRefused(self.view().nodes)
+            found.slots = tuple(sorted({*found.slots, *slots}))
+            self._tell()
+
     def renew(self, lease: NodeLease, timeout_s: float) -> float:
         with self._lock:
             self._end_leases()

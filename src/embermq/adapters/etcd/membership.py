@@ -51,23 +51,41 @@ class EtcdMembership(Membership):
         granted = self._call(
             "Lease/LeaseGrant", pb.LeaseGrantRequest(TTL=math.ceil(ttl_s)), pb.LeaseGrantResponse
         )
+        lease = NodeLease(granted.ID, float(granted.TTL))
         values = {f"{self._prefix}nodes/{about.node}".encode(): msgspec.json.encode(about)}
-        values |= {f"{self._prefix}slots/{slot}".encode(): about.node.encode() for slot in slots}
+        try:
+            self._take(lease, values | self._slots(about, slots))
+        except MemberRefused:
+            self.leave(lease)
+            raise
+        return lease
+
+    def claim(self, lease: NodeLease, about: NodeAbout, slots: Sequence[int]) -> None:
+        try:
+            self._take(lease, self._slots(about, slots))
+        except StoreUnavailable:
+            raise
+        except StoreError as error:
+            if "lease not found" not in str(error):
+                raise
+            raise MemberRefused(self.view().nodes) from error
+
+    def _slots(self, about: NodeAbout, slots: Sequence[int]) -> dict[bytes, bytes]:
+        return {f"{self._prefix}slots/{slot}".encode(): about.node.encode() for slot in slots}
+
+    def _take(self, lease: NodeLease, values: dict[bytes, bytes]) -> None:
+        """Make these keys, which go with the lease. Raises MemberRefused when one is there."""
         request = pb.TxnRequest(
             compare=[pb.Compare(target=pb.Compare.CREATE, key=key, create_revision=0) for key in values],
             success=[
-                pb.RequestOp(request_put=pb.PutRequest(key=key, value=value, lease=granted.ID))
+                pb.RequestOp(request_put=pb.PutRequest(key=key, value=value, lease=lease.id))
                 for key, value in values.items()
             ],
         )
-        lease = NodeLease(granted.ID, float(granted.TTL))
         done = self._call("KV/Txn", request, pb.TxnResponse)
         # What was asked twice, since the first answer did not come, is refused for what the first one did.
         if not done.succeeded and not all(lease.id == each.lease for each in self._rows(values)):
-            nodes = self.view().nodes
-            self.leave(lease)
-            raise MemberRefused(nodes)
-        return lease
+            raise MemberRefused(self.view().nodes)
 
     def renew(self, lease: NodeLease, timeout_s: float) -> float:
         return float(max(0, self._link.renewed(pb.LeaseKeepAliveRequest(ID=lease.id), timeout_s).TTL))

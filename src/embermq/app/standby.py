@@ -1,0 +1,67 @@
+"""A node that stands by while another one serves its cluster: it answers operators and is in nobody's way."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from embermq import __version__
+from embermq.admin.cluster_desk import ClusterDesk
+from embermq.admin.operations import CLUSTER
+from embermq.admin.refusals import Refusals
+from embermq.admin.service import Health, Readiness
+from embermq.app.cluster_side import ClusterSide
+from embermq.app.config import Settings
+from embermq.app.control import ControlSide
+from embermq.app.errors import StartError
+from embermq.app.http_side import HttpSide
+from embermq.app.own_thread import on_own_thread
+from embermq.app.service_unit import tell_systemd
+from embermq.edge.listener_settings import compose_listeners
+from embermq.edge.settings import Address
+
+
+class StandbyService:
+    """What it tells: that it lives, is not ready, and why."""
+
+    def __init__(self, cluster: ClusterSide) -> None:
+        self._cluster = cluster
+        self._started_s = time.monotonic()
+
+    def health(self) -> Health:
+        return Health("ok", __version__, time.monotonic() - self._started_s)
+
+    def ready(self) -> Readiness:
+        return Readiness(False, {"cluster": f"stands by: node {self._cluster.standing_by} serves"})
+
+    def metrics_text(self) -> str:
+        return ""
+
+    def pipeline_status(self) -> Mapping[str, object]:
+        return {}
+
+
+async def stand_by(settings: Settings, data_dir: Path, cluster: ClusterSide) -> bool:
+    """Serve `/health`, `/ready` and `cluster status` until this node's turn has come, True, or it is told to stop. Its
+    listeners over TLS stay closed. Raises StartError."""
+    desks = {CLUSTER: ClusterDesk(cluster.membership)}
+    http = HttpSide(data_dir, StandbyService(cluster), desks, Refusals())
+    control = ControlSide(data_dir)
+    try:
+        for listener in compose_listeners(
+            settings.listeners, settings.listener, settings.tls, settings.websocket
+        ):
+            if listener.kind == "http" and isinstance(listener.address, Address):
+                try:
+                    await http.open([listener.address])
+                except OSError as error:
+                    raise StartError(
+                        f"listeners.http: cannot listen on {listener.address}: {error}"
+                    ) from error
+        await control.open(desks)
+        tell_systemd(f"READY=1\nSTATUS=stands by, node {cluster.standing_by} serves")
+        return await on_own_thread(cluster.stand_by, "stands by")
+    finally:
+        await http.stop()
+        await control.stop()
