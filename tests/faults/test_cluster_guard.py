@@ -103,6 +103,7 @@ def test_the_second_stands_by_and_serves_when_the_first_is_out_which_answers_not
             assert [each["about"]["node"] for each in json.load(answer)["nodes"]] == ["one"]
         second.launch()
         wait_until(lambda: readiness(second) == (503, WAITS), WAIT_S, "the second stands by")
+        os.kill(second.pid, signal.SIGHUP)  # there is nothing to read again
         assert asked(second, "/health")[0] == 200
         assert main(["cluster", "status", "--data-dir", str(second.data_dir)]) == 0
         told = capsys.readouterr().out

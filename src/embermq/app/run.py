@@ -273,13 +273,20 @@ class _Application:
         gc.enable()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._cluster.stop_waiting)
+        loop.add_signal_handler(signal.SIGHUP, self._on_hangup_standing_by)
         try:
             return await stand_by(self._settings, self._data_dir, self._cluster)
         finally:
+            loop.remove_signal_handler(signal.SIGHUP)
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.remove_signal_handler(number)
                 signal.signal(number, _end_early)
             gc.disable()
+
+    def _on_hangup_standing_by(self) -> None:
+        """There is nothing to read again: certificates and rules are read when it serves."""
+        if self._terminal.is_gone():
+            self._cluster.stop_waiting()
 
     def _on_log_end(self, error: StoreError) -> None:
         """Nothing can be acknowledged any more in this process; the next start reads what the log has got."""
