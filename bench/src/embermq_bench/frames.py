@@ -81,7 +81,7 @@ class FrameFamily:
     def _ends(self, publisher: int) -> tuple[bytes, bytes]:
         """What stands before the packet id (QoS 0: before the properties), and between it and the payload."""
         properties = encode_properties(None) if self._version is ProtocolVersion.V5 else b""
-        head, tail = publish_frame(
+        head, before_payload, _ = publish_frame(
             self.topic_prefix + topic_index(publisher),
             bytes(self._payload_bytes),
             qos=self._qos,
@@ -89,7 +89,6 @@ class FrameFamily:
             version=self._version,
             properties=properties,
         )
-        before_payload = tail[: len(tail) - self._payload_bytes]
         if not self._qos and not head.endswith(topic_index(publisher).encode()):
             # At QoS 0 the two halves may be cut anywhere: move the properties behind the cut.
             whole = head + before_payload

@@ -70,10 +70,10 @@ class QueueFrames:
             own = Properties(user_properties=((PARTITION_KEY, key),)) if key else None
             properties = encode_properties(own)
         payload = bytes(self.payload_bytes)
-        head, tail = publish_frame(
+        head, before_payload, _ = publish_frame(
             self.topic, payload, qos=qos, retain=False, version=self._version, properties=properties
         )
-        return head, tail[: len(tail) - self.payload_bytes]
+        return head, before_payload
 
 
 def packet_id_of(data: bytes, start: int) -> tuple[int, int]:

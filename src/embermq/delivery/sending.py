@@ -6,7 +6,7 @@ from embermq.model.counters import Counters
 from embermq.model.message import Message
 from embermq.mqtt.wire.encoder import pubrel, with_dup
 from embermq.sessions.forwarded_frames import PACKET_ID_BYTES, Frame, message_frame
-from embermq.sessions.link import Link
+from embermq.sessions.link import LARGE_PACKET_BYTES, Link
 from embermq.sessions.session import Delivery, Session
 from embermq.sessions.topic_aliases import aliased
 
@@ -16,13 +16,18 @@ BULK_BYTES_MAX = 256 * 1024
 
 def put_on_link(link: Link, delivery: Delivery, frame: Frame, counters: Counters) -> bool:
     """Queue a PUBLISH; False when it is larger than the client takes [MQTT-3.1.2-24]."""
-    head, tail = frame if link.aliases_out is None else aliased(link, delivery.message.topic, frame)
-    if len(head) + PACKET_ID_BYTES + len(tail) > link.packet_bytes_max:
+    if link.aliases_out is not None:
+        frame = aliased(link, delivery.message.topic, frame)
+    head, properties, payload = frame
+    size = len(head) + PACKET_ID_BYTES + len(properties) + len(payload)
+    if size > link.packet_bytes_max:
         counters.dropped_too_large += 1
         return False
+    if size >= LARGE_PACKET_BYTES:
+        link.has_large = True
     if not link.out:
         link.dirty.append(link)
-    link.out += (head, delivery.packet_id.to_bytes(2, "big"), tail)
+    link.out += (head, delivery.packet_id.to_bytes(2, "big"), properties, payload)
     counters.messages_sent += 1
     counters.payload_bytes_sent += len(delivery.message.payload)
     return True
@@ -41,7 +46,7 @@ def stored_frame(delivery: Delivery, session: Session, now_ms: int) -> Frame:
     """The frame of a delivery that was read from a store or waited."""
     link = session.link
     assert link is not None
-    head, tail = message_frame(
+    head, properties, payload = message_frame(
         delivery.message,
         qos=delivery.qos,
         retain=delivery.retain,
@@ -49,7 +54,7 @@ def stored_frame(delivery: Delivery, session: Session, now_ms: int) -> Frame:
         identifiers=delivery.identifiers,
         now_ms=now_ms,
     )
-    return (with_dup(head), tail) if delivery.dup else (head, tail)
+    return with_dup(head) if delivery.dup else head, properties, payload
 
 
 def send_pubrel(link: Link, delivery: Delivery) -> None:

@@ -32,6 +32,8 @@ UNREAD_BYTES_MAX = 1024 * 1024
 REST_BYTES_MAX = 256 * 1024
 """Bytes that are read ahead, for turns to come, where no more can be left to the system: over TLS what is not read when
 the client closes is lost, a DISCONNECT too."""
+LARGE_PART_BYTES = 8 * 1024
+"""Of what is sent; a large payload is one."""
 LEFT = "the client closed the connection without DISCONNECT"
 CLOSE_MS = 5_000
 """How long a connection that is over may take to hand its last bytes to the client."""
@@ -52,6 +54,7 @@ class Connection(Guest, asyncio.Protocol):
         "_held",
         "_place",
         "_rest",
+        "_rest_at",
         "_slow",
         "_source",
         "_state",
@@ -69,7 +72,8 @@ class Connection(Guest, asyncio.Protocol):
         self._state = door.broker.state
         self._entered = False
         self._rest = b""
-        """What was read and is to be decided in later turns; nothing more is read meanwhile."""
+        """What was read and is to be decided, from `_rest_at` on, in later turns; nothing more is read meanwhile."""
+        self._rest_at = 0
         self._held = False
         """Whether that waits as well, until `read_on`."""
         self._early_bytes = 0
@@ -116,15 +120,16 @@ class Connection(Guest, asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self.closing:
             self._drain(data)
-        elif self._rest or len(data) > TURN_BYTES_MAX:
-            self._divide(data)
-        else:
+        elif not self._rest and (len(data) <= TURN_BYTES_MAX or len(data) <= self._decoder.missing_bytes):
             self._take(data)
+        else:
+            self._divide(data)
 
     def _divide(self, data: bytes) -> None:
         """One turn's share now, the rest in turns to come."""
         waits = bool(self._rest)
-        self._rest += data
+        self._rest = self._rest[self._rest_at :] + data if waits else data
+        self._rest_at = 0
         transport = self._transport
         if transport is None:
             return
@@ -134,11 +139,25 @@ class Connection(Guest, asyncio.Protocol):
             self._go_on()
 
     def _go_on(self) -> None:
-        if self._held or self.closing or self._transport is None:
+        if not self._may_decide():
             return
-        data, self._rest = self._rest[:TURN_BYTES_MAX], self._rest[TURN_BYTES_MAX:]
-        self._take(data)
+        self._take_share(TURN_BYTES_MAX)
+        missing_bytes = self._decoder.missing_bytes
+        if missing_bytes and self._rest and self._may_decide():
+            self._take_share(missing_bytes)  # the rest of a large packet, which is one to decide
         self._read_more()
+
+    def _may_decide(self) -> bool:
+        return not (self._held or self.closing or self._transport is None)
+
+    def _take_share(self, size: int) -> None:
+        rest, at = self._rest, self._rest_at
+        end = at + size
+        if end < len(rest):
+            self._rest_at = end
+        else:
+            self._rest, self._rest_at = b"", 0
+        self._take(memoryview(rest)[at:end] if self._decoder.missing_bytes else rest[at:end])
 
     def _read_more(self) -> None:
         if self._held or self.closing or self._transport is None:
@@ -154,7 +173,7 @@ class Connection(Guest, asyncio.Protocol):
         if self._transport is not None:
             self._transport.pause_reading()
 
-    def _take(self, data: bytes) -> None:
+    def _take(self, data: bytes | memoryview) -> None:
         ticks = self._door.ticks
         now_ms = ticks.look_at_clock()
         packets = self._decoder.feed(data)
@@ -284,24 +303,29 @@ class Connection(Guest, asyncio.Protocol):
             out.clear()
             return
         if out:
-            data = b"".join(out)
+            has_large, self.has_large = self.has_large, False
+            parts = _parts_of(out) if has_large else [b"".join(out)]
+            size = sum(map(len, parts))
             state = self._state
             state.parts_sent += len(out)
-            state.counters.bytes_sent += len(data)
+            state.counters.bytes_sent += size
             out.clear()
             bulk_bytes, self.bulk_bytes = self.bulk_bytes, 0
             if (
                 self.paused
             ):  # acknowledgements go on, but not without end; stored messages have limits of their own
-                self._unread_bytes += max(0, len(data) - bulk_bytes)
+                self._unread_bytes += max(0, size - bulk_bytes)
                 if self._unread_bytes > UNREAD_BYTES_MAX:
                     self._door.broker.state.counters.slow_readers_closed += 1
                     self.note_end("the client does not read what it was sent")
                     self.abort()
                     return
-            transport.write(data)
+            if has_large:
+                transport.writelines(parts)
+            else:
+                transport.write(parts[0])
             if self.flushed is not None:
-                self.flushed(len(data))
+                self.flushed(size)
         if self.closing and not transport.is_closing():
             self._leave(transport)
 
@@ -327,7 +351,8 @@ class Connection(Guest, asyncio.Protocol):
 
     def _take_rest(self) -> None:
         """Nothing comes any more: what was read before counts, a DISCONNECT at its end above all."""
-        rest, self._rest = self._rest, b""
+        rest, self._rest = self._rest[self._rest_at :], b""
+        self._rest_at = 0
         if rest and not self.closing:
             self._take(rest)
 
@@ -403,3 +428,18 @@ class Connection(Guest, asyncio.Protocol):
         """Drop the connection without waiting for its buffer."""
         if self._transport is not None:
             self._transport.abort()
+
+
+def _parts_of(out: list[bytes]) -> list[bytes]:
+    """The same bytes with what is small joined: large payloads are not copied, and nobody gets thousands of parts."""
+    parts: list[bytes] = []
+    small: list[bytes] = []
+    for part in out:
+        if len(part) < LARGE_PART_BYTES:
+            small.append(part)
+            continue
+        parts += (b"".join(small), part)
+        small.clear()
+    if small:
+        parts.append(b"".join(small))
+    return parts

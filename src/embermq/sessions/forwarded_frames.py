@@ -11,8 +11,13 @@ from embermq.sessions.tick import Accepted
 _NO_PROPERTIES = b"\x00"
 PACKET_ID_BYTES = 2
 
-Frame = tuple[bytes, bytes]
-"""Bytes before and after the packet id."""
+Frame = tuple[bytes, bytes, bytes]
+"""Bytes before the packet id, properties and payload behind it."""
+
+
+def frame_bytes(frame: Frame) -> int:
+    """The size of a packet without its packet id."""
+    return len(frame[0]) + len(frame[1]) + len(frame[2])
 
 
 def interval_left_s(message: Message, now_ms: int) -> int | None:
@@ -61,7 +66,7 @@ def message_frame(
     identifiers: tuple[int, ...],
     now_ms: int,
 ) -> Frame:
-    """The two parts of a PUBLISH for one kind of receiver."""
+    """The parts of a PUBLISH for one kind of receiver."""
     properties = b""
     if version == ProtocolVersion.V5:
         properties = forwarded_properties(message, identifiers, interval_left_s(message, now_ms))

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from embermq.sessions.session import Session
 
 UNLIMITED_PACKET_BYTES = 268_435_460
+LARGE_PACKET_BYTES = 16 * 1024
+"""From here on a packet is handed to the network in its parts: to join them costs more than a longer list does."""
 
 
 class Link:
@@ -47,6 +49,7 @@ class Link:
         "end_code",
         "end_reason",
         "flushed",
+        "has_large",
         "held",
         "identity",
         "inbox",
@@ -84,6 +87,8 @@ class Link:
         self.session: Session | None = None
         self.claimed: Session | None = None
         self.version = ProtocolVersion.V311
+        self.has_large = False
+        """Whether a large packet is in `out`."""
         self.paused = False
         self.closing = False
         self.last_ms = now_ms

@@ -152,7 +152,7 @@ class BrokerState:
     def packets_sent(self) -> int:
         """Packets that connections have written."""
         counters = self.counters
-        return max(0, self.parts_sent - 2 * counters.messages_sent + counters.messages_sent_qos_0)
+        return max(0, self.parts_sent - 3 * counters.messages_sent + counters.messages_sent_qos_0)
 
     def new_generation(self) -> int:
         """A number that no session has had."""

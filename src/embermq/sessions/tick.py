@@ -110,7 +110,7 @@ class Accepted(Struct, gc=False):
     verdict: Verdict | None = None
     own: Own | Replayed | Asked | None = None
     frame_key: tuple[bool, int, bool, tuple[int, ...]] | None = None
-    frame: tuple[bytes, bytes] = (b"", b"")
+    frame: tuple[bytes, bytes, bytes] = (b"", b"", b"")
     counted_bytes: int = 0
 
     def said_bytes(self) -> int:

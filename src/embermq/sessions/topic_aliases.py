@@ -3,7 +3,7 @@
 from embermq.mqtt.wire.encoder import with_topic_alias
 from embermq.mqtt.wire.properties import Properties
 from embermq.mqtt.wire.reason_codes import ReasonCode
-from embermq.sessions.forwarded_frames import PACKET_ID_BYTES, Frame
+from embermq.sessions.forwarded_frames import PACKET_ID_BYTES, Frame, frame_bytes
 from embermq.sessions.link import Link
 
 ALIAS_BYTES = 3
@@ -37,12 +37,12 @@ def aliased(link: Link, topic: str, frame: Frame) -> Frame:
         return frame
     alias = aliases.get(topic)
     if alias is not None:
-        return with_topic_alias(*frame, alias, keep_topic=False)
+        return with_topic_alias(frame, alias, keep_topic=False)
     if len(aliases) >= link.aliases_out_max:
         return frame
     alias = len(aliases) + 1
-    head, tail = with_topic_alias(*frame, alias, keep_topic=True)
-    if len(head) + PACKET_ID_BYTES + len(tail) > link.packet_bytes_max:
+    named = with_topic_alias(frame, alias, keep_topic=True)
+    if frame_bytes(named) + PACKET_ID_BYTES > link.packet_bytes_max:
         return frame
     aliases[topic] = alias
-    return head, tail
+    return named

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -19,6 +20,7 @@ from embermq.model.client_type import ClientType
 from embermq.mqtt.wire.packets import Connect
 from embermq.mqtt.wire.reason_codes import ReasonCode
 from embermq.mqtt.wire.version import ProtocolVersion
+from embermq.sessions.link import LARGE_PACKET_BYTES
 
 
 class Transport(asyncio.Transport):
@@ -27,6 +29,7 @@ class Transport(asyncio.Transport):
     def __init__(self) -> None:
         super().__init__()
         self.written = 0
+        self.parts: list[bytes] = []
         self.aborted = False
 
     def pause_reading(self) -> None:
@@ -42,6 +45,12 @@ class Transport(asyncio.Transport):
         if self.aborted:
             raise RuntimeError("the handler is closed")  # as uvloop's does after a reset
         self.written += len(data)
+
+    def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
+        for data in list_of_data:
+            assert isinstance(data, bytes)
+            self.parts.append(data)
+            self.write(data)
 
     def get_write_buffer_size(self) -> int:
         return 0 if self.aborted else 900_000
@@ -89,6 +98,20 @@ def test_a_client_that_reads_now_and_then_is_kept(connection: tuple[Connection, 
         link.flush()
         link.resume_writing()
     assert not transport.aborted
+
+
+def test_large_payloads_are_written_in_their_place_without_being_joined(
+    connection: tuple[Connection, Transport],
+) -> None:
+    link, transport = connection
+    payload = bytes(LARGE_PACKET_BYTES)
+    for part in (b"\xd0\x00", b"head", b"id", b"", payload, b"more", payload, b"\xd0", b"\x00"):
+        link.send(part)
+    link.has_large = True
+    link.flush()
+    assert transport.parts == [b"\xd0\x00headid", payload, b"more", payload, b"\xd0\x00"]
+    assert transport.parts[1] is payload
+    assert (link.out, link.has_large, link._state.parts_sent) == ([], False, 9)
 
 
 def test_the_bounds_leave_room_for_ordinary_clients() -> None:

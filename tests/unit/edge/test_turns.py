@@ -11,6 +11,10 @@ from tests.support.hand_driven import HandDrivenBroker
 from embermq.edge.connection import REST_BYTES_MAX, TURN_BYTES_MAX, Connection
 from embermq.edge.connection_limits import ConnectionSlot
 from embermq.edge.listener_context import ListenerContext
+from embermq.mqtt.wire.decoder import Decoder, Role
+from embermq.mqtt.wire.encoder import encode
+from embermq.mqtt.wire.packets import Publish
+from embermq.mqtt.wire.version import ProtocolVersion
 
 
 class Recorded(Connection):
@@ -22,8 +26,9 @@ class Recorded(Connection):
         self.taken: list[bytes] = []
         self.hold_at = hold_at
 
-    def _take(self, data: bytes) -> None:
-        self.taken.append(data)
+    def _take(self, data: bytes | memoryview) -> None:
+        self._decoder.feed(data)
+        self.taken.append(bytes(data))
         if len(self.taken) == self.hold_at:
             self._hold()
 
@@ -73,6 +78,27 @@ def test_much_is_decided_in_turns_and_nothing_is_read_meanwhile() -> None:
             await turns(1)
         assert transport.reads
         assert b"".join(connection.taken) == DATA
+
+    asyncio.run(scenario())
+
+
+def test_a_large_packet_is_decided_in_one_turn_whatever_stands_around_it() -> None:
+    async def scenario() -> None:
+        connection, transport = attached()
+        connection._decoder = Decoder(Role.SERVER, version=ProtocolVersion.V311)
+        small = encode(Publish("a", b"x" * 100), ProtocolVersion.V311) * (TURN_BYTES_MAX // 2 // 105)
+        large = encode(Publish("a", b"x" * 200_000), ProtocolVersion.V311)
+        data = small + large + small * 2
+        connection.data_received(data[:150_000])
+        assert (len(connection.taken), transport.reads) == (2, True)
+        connection.data_received(data[150_000 : 150_000 + 20_000])
+        assert (len(connection.taken), transport.reads) == (3, True)
+        connection.data_received(data[150_000 + 20_000 :])
+        assert not connection._decoder.missing_bytes
+        assert (len(connection.taken), transport.reads) == (5, False)
+        await turns(2)
+        assert transport.reads
+        assert b"".join(connection.taken) == data
 
     asyncio.run(scenario())
 

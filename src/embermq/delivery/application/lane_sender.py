@@ -25,6 +25,7 @@ from embermq.delivery.application.unmarked import Unmarked
 from embermq.delivery.sending import BULK_BYTES_MAX, put_on_link, send_pubrel, stored_frame
 from embermq.mqtt.wire.reason_codes import ReasonCode
 from embermq.mqtt.wire.version import ProtocolVersion
+from embermq.sessions.forwarded_frames import frame_bytes
 from embermq.sessions.link import Link
 from embermq.sessions.packet_ids import is_given_up
 from embermq.sessions.session import Delivery, Session
@@ -173,7 +174,7 @@ class LaneSender:
             return
         frame = stored_frame(delivery, lane.session, now_ms)
         if put_on_link(link, delivery, frame, self._state.counters):
-            link.bulk_bytes += len(frame[0]) + len(frame[1])
+            link.bulk_bytes += frame_bytes(frame)
         else:
             del lane.session.window[delivery.packet_id]
             delivery.settled = True

@@ -29,7 +29,7 @@ from embermq.model.session_writes import QueueMark, QueueRow, QueueState
 from embermq.ports.device_queue import DeviceQueue
 from embermq.routing.router import MatchedGroup, Receiver
 from embermq.sessions.delivery_path import DeliveryPath
-from embermq.sessions.forwarded_frames import accepted_frame
+from embermq.sessions.forwarded_frames import accepted_frame, frame_bytes
 from embermq.sessions.link import Link
 from embermq.sessions.packet_ids import next_packet_id, take_packet_id
 from embermq.sessions.session import Delivery, Session
@@ -388,7 +388,7 @@ class DevicePath(DeliveryPath):
         elif not denied and put_on_link(
             link, delivery, frame := stored_frame(delivery, session, now_ms), counters
         ):
-            link.bulk_bytes += len(frame[0]) + len(frame[1])
+            link.bulk_bytes += frame_bytes(frame)
         else:
             del session.window[delivery.packet_id]
             delivery.settled = True
@@ -461,7 +461,7 @@ class DevicePath(DeliveryPath):
                 session.window[delivery.packet_id] = delivery
                 frame = stored_frame(delivery, session, now_ms)
                 if put_on_link(link, delivery, frame, self._state.counters):
-                    link.bulk_bytes += len(frame[0]) + len(frame[1])
+                    link.bulk_bytes += frame_bytes(frame)
                 else:
                     del session.window[delivery.packet_id]
                     delivery.settled = True

@@ -14,8 +14,8 @@ from embermq.delivery.sending import (
 from embermq.model.message import Message, said_bytes
 from embermq.routing.router import Receiver
 from embermq.sessions.delivery_path import DeliveryPath
-from embermq.sessions.forwarded_frames import Frame, accepted_frame, message_frame
-from embermq.sessions.link import Link
+from embermq.sessions.forwarded_frames import Frame, accepted_frame, frame_bytes, message_frame
+from embermq.sessions.link import LARGE_PACKET_BYTES, Link
 from embermq.sessions.packet_ids import next_packet_id
 from embermq.sessions.session import Delivery, Session
 from embermq.sessions.state import BrokerState
@@ -90,10 +90,12 @@ class DirectPath(DeliveryPath):
             return
         if link.aliases_out is not None:
             frame = aliased(link, message.topic, frame)
-        head, tail = frame
-        if len(head) + len(tail) > link.packet_bytes_max:
+        size = frame_bytes(frame)
+        if size > link.packet_bytes_max:
             counters.dropped_too_large += 1
             return
+        if size >= LARGE_PACKET_BYTES:
+            link.has_large = True
         if not link.out:
             link.dirty.append(link)
         link.out += frame
@@ -123,7 +125,7 @@ class DirectPath(DeliveryPath):
         frame = stored_frame(delivery, session, self._state.tick.now_ms)
         if put_on_link(link, delivery, frame, self._state.counters):
             session.window[delivery.packet_id] = delivery
-            link.bulk_bytes += len(frame[0]) + len(frame[1])
+            link.bulk_bytes += frame_bytes(frame)
 
     def _refill(self, session: Session) -> None:
         waiting, link = session.waiting, session.link

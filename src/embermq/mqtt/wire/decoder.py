@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from typing import Final
 
+from msgspec.structs import replace
+
 from embermq.mqtt.wire import packet_bodies
+from embermq.mqtt.wire.data_types import encode_varint
 from embermq.mqtt.wire.errors import (
     MalformedPacket,
     PacketTooLarge,
@@ -35,6 +38,9 @@ __all__ = ["Decoder", "Role"]
 PACKET_BYTES_MAX: Final = 268_435_460
 """The largest packet that the protocol can say: 5 bytes of fixed header and 268,435,455 bytes after it."""
 
+_PIECE_BYTES_MIN: Final = 4_096
+_LARGE_BYTES: Final = 32_768
+_HEAD_BYTES: Final = 2_048
 _CACHED_TOPICS_MAX: Final = 65_536
 _CACHED_TOPIC_BYTES_MAX: Final = 256
 _CACHED_BLOCKS_MAX: Final = 4_096
@@ -110,7 +116,8 @@ class Decoder:
         "_ended",
         "_medium_max",
         "_packet_bytes_max",
-        "_pending",
+        "_pending_bytes",
+        "_pieces",
         "_role",
         "_short_max",
         "_wanted",
@@ -136,16 +143,23 @@ class Decoder:
         # Longest bodies whose length has one byte and two bytes and that are not too large.
         self._short_max = min(127, packet_bytes_max - 2)
         self._medium_max = min(16_383, packet_bytes_max - 3)
-        self._pending = bytearray()
+        self._pieces: list[bytes | bytearray | memoryview] = []
+        self._pending_bytes = 0
         self._wanted = 0
 
     @property
     def buffered_bytes(self) -> int:
         """How many bytes of an unfinished packet are held."""
-        return len(self._pending)
+        return self._pending_bytes
 
-    def feed(self, data: bytes) -> list[Packet]:
-        """Take what the socket gave and return the packets that are complete with it, in order.
+    @property
+    def missing_bytes(self) -> int:
+        """How many bytes more an unfinished packet takes at least; 0 when there is none."""
+        return self._wanted - self._pending_bytes if self._pieces else 0
+
+    def feed(self, data: bytes | memoryview) -> list[Packet]:
+        """Take what the socket gave and return the packets that are complete with it, in order. While bytes are missing
+        `data` may be a view, of bytes that do not change.
 
         Never raises for what the peer sent: a bad packet ends the list, `error` says why, and further feeds
         return nothing. After a DISCONNECT further bytes are dropped [MQTT-3.14.4-1].
@@ -153,13 +167,15 @@ class Decoder:
         packets: list[Packet] = []
         if self.error is not None or self._ended:
             return packets
-        pending = self._pending
-        if pending:
-            pending += data
-            if len(pending) < self._wanted:
+        if self._pieces:
+            self._keep(data)
+            if self._pending_bytes < self._wanted:
                 return packets
-            data = bytes(pending)
-            pending.clear()
+            data = self._take_pieces(packets)
+            if not data:
+                return packets
+        elif isinstance(data, memoryview):
+            data = bytes(data)
         try:
             position = self._read_packets(data, packets)
         except ProtocolError as error:
@@ -168,8 +184,44 @@ class Decoder:
             self.error = error.with_traceback(None)
             return packets
         if position < len(data) and not self._ended:
-            pending += data[position:] if position else data
+            self._keep(data[position:] if position else data)
         return packets
+
+    def _keep(self, data: bytes | memoryview) -> None:
+        """Small pieces gather in one buffer: a list of them would take more memory than what is in them."""
+        self._pending_bytes += len(data)
+        pieces = self._pieces
+        if len(data) >= _PIECE_BYTES_MIN:
+            pieces.append(data)
+        elif pieces and isinstance(gathered := pieces[-1], bytearray):
+            gathered += data
+        else:
+            pieces.append(bytearray(data))
+
+    def _take_pieces(self, packets: list[Packet]) -> bytes:
+        """The packet is whole: what is to be read now. The payload of a large PUBLISH is joined once, from the pieces
+        as they came; the PUBLISH goes to `packets`, and what came behind it is left to be read."""
+        pieces, self._pieces = self._pieces, []
+        excess_bytes, self._pending_bytes = self._pending_bytes - self._wanted, 0
+        first = bytes(pieces[0][:_HEAD_BYTES])
+        if self._wanted < _LARGE_BYTES or _PUBLISH_FLAGS[first[0]] is None or not self._connected:
+            return b"".join(pieces)
+        # The same packet as if it ended with the first bytes of its payload; where not even these are in the first
+        # piece it is malformed that way, and the whole is read.
+        _, body = self._read_length(first, 0, first[0])
+        cut: list[Packet] = []
+        try:
+            self._read_packets(first[:1] + encode_varint(len(first) - body) + first[body:], cut)
+        except ProtocolError:
+            return b"".join(pieces)
+        publish = cut[0]
+        assert isinstance(publish, Publish), "its first byte says so"
+        last = memoryview(pieces[-1])
+        behind = bytes(last[len(last) - excess_bytes :])
+        pieces[-1] = last[: len(last) - excess_bytes]
+        pieces[0] = memoryview(pieces[0])[len(first) :]
+        packets.append(replace(publish, payload=b"".join((publish.payload, *pieces))))
+        return behind
 
     # long: every call that is taken out of this loop would cost more than what it reads.
     def _read_packets(self, data: bytes, packets: list[Packet]) -> int:

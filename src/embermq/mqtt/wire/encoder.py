@@ -62,26 +62,28 @@ _medium_head = Struct(">BBBH").pack
 
 def publish_frame(
     topic: str, payload: bytes, *, qos: int, retain: bool, version: ProtocolVersion, properties: bytes
-) -> tuple[bytes, bytes]:
-    """A PUBLISH in two parts (head, tail), to be shared by many receivers.
+) -> tuple[bytes, bytes, bytes]:
+    """A PUBLISH in three parts (head, properties, payload), to be shared by many receivers; the payload is not copied.
 
-    The wire bytes are ``head + packet_id.to_bytes(2, "big") + tail`` for QoS 1 and 2 and ``head + tail``
-    for QoS 0. ``properties`` is the block of `encode_properties` for 5.0 (``b""`` stands for the empty one)
-    and unused in 3.x. Raises `EncodeError` when the topic or the packet is too long for the wire.
+    The wire bytes are ``head + packet_id.to_bytes(2, "big") + properties + payload`` for QoS 1 and 2, the same without
+    the packet id for QoS 0. ``properties`` is the block of `encode_properties` for 5.0 (``b""`` stands for the empty
+    one) and unused in 3.x. Raises `EncodeError` when the topic or the packet is too long for the wire.
     """
     raw = topic.encode()
     size = len(raw)
-    if version == 5:
-        payload = (properties or b"\x00") + payload
-    length = size + len(payload) + (4 if qos else 2)
+    if version != 5:
+        properties = b""
+    elif not properties:
+        properties = b"\x00"
+    length = size + len(properties) + len(payload) + (4 if qos else 2)
     if size > _TOPIC_BYTES_MAX:
         raise EncodeError(f"topic of {size} bytes, the limit is {_TOPIC_BYTES_MAX}")
     first = 0x30 | qos << 1 | retain
     if length < 128:
-        return _short_head(first, length, size) + raw, payload
+        return _short_head(first, length, size) + raw, properties, payload
     if length < 16_384:
-        return _medium_head(first, length & 0x7F | 0x80, length >> 7, size) + raw, payload
-    return bytes((first,)) + encode_varint(length) + size.to_bytes(2, "big") + raw, payload
+        return _medium_head(first, length & 0x7F | 0x80, length >> 7, size) + raw, properties, payload
+    return bytes((first,)) + encode_varint(length) + size.to_bytes(2, "big") + raw, properties, payload
 
 
 def with_dup(head: bytes) -> bytes:
@@ -89,17 +91,19 @@ def with_dup(head: bytes) -> bytes:
     return bytes((head[0] | 0x08,)) + head[1:]
 
 
-def with_topic_alias(head: bytes, tail: bytes, alias: int, *, keep_topic: bool) -> tuple[bytes, bytes]:
-    """The two parts of a 5.0 PUBLISH, as of `publish_frame`, with a topic alias beside its topic or in its place."""
+def with_topic_alias(
+    frame: tuple[bytes, bytes, bytes], alias: int, *, keep_topic: bool
+) -> tuple[bytes, bytes, bytes]:
+    """A 5.0 PUBLISH, in the parts of `publish_frame`, with a topic alias beside its topic or in its place."""
+    head, properties, payload = frame
     at = 1
     while head[at] > 127:
         at += 1
     topic = head[at + 1 :] if keep_topic else b"\x00\x00"
-    size, begin = read_varint(tail, 0)
-    block = encode_varint(size + 3) + b"\x23" + alias.to_bytes(2, "big") + tail[begin : begin + size]
-    tail = block + tail[begin + size :]
-    length = len(topic) + len(tail) + (2 if head[0] & 6 else 0)
-    return head[:1] + encode_varint(length) + topic, tail
+    size, begin = read_varint(properties, 0)
+    properties = encode_varint(size + 3) + b"\x23" + alias.to_bytes(2, "big") + properties[begin:]
+    length = len(topic) + len(properties) + len(payload) + (2 if head[0] & 6 else 0)
+    return head[:1] + encode_varint(length) + topic, properties, payload
 
 
 def puback(packet_id: int) -> bytes:

@@ -8,8 +8,8 @@ from embermq.mqtt.wire.version import ProtocolVersion
 from embermq.queues.names import QUEUE_PREFIX
 from embermq.queues.publication import encode_stamps, without_reserved
 from embermq.queues.queue import ConsumerDelivery as Owed
-from embermq.sessions.forwarded_frames import PACKET_ID_BYTES, Frame, interval_left_s
-from embermq.sessions.link import Link
+from embermq.sessions.forwarded_frames import PACKET_ID_BYTES, Frame, frame_bytes, interval_left_s
+from embermq.sessions.link import LARGE_PACKET_BYTES, Link
 from embermq.sessions.session import Delivery
 from embermq.sessions.topic_aliases import aliased
 
@@ -17,7 +17,7 @@ _NONE = Properties()
 
 
 def queue_frame(body: Message, delivery: Delivery, owed: Owed, link: Link, now_ms: int) -> Frame:
-    """The two parts of a PUBLISH. A dead letter, or a message that came back from there, has outlived its publisher's
+    """The parts of a PUBLISH. A dead letter, or a message that came back from there, has outlived its publisher's
     Message Expiry Interval or may yet: it goes without."""
     properties = b""
     if link.version == ProtocolVersion.V5:
@@ -57,17 +57,21 @@ def _with_stamps(
 def put_on_link(link: Link, delivery: Delivery, topic: str, frame: Frame, counters: Counters) -> int:
     """Queue a PUBLISH, with the packet id of the delivery unless it is QoS 0. Returns its size; when that is more than
     the client takes [MQTT-3.1.2-24] nothing is queued."""
-    head, tail = frame if link.aliases_out is None else aliased(link, topic, frame)
+    if link.aliases_out is not None:
+        frame = aliased(link, topic, frame)
     packet_id = delivery.packet_id.to_bytes(PACKET_ID_BYTES, "big") if delivery.qos else b""
-    size = len(head) + len(packet_id) + len(tail)
+    size = frame_bytes(frame) + len(packet_id)
     if size > link.packet_bytes_max:
         return size
+    if size >= LARGE_PACKET_BYTES:
+        link.has_large = True
     if not link.out:
         link.dirty.append(link)
     if packet_id:
-        link.out += (head, packet_id, tail)
+        head, properties, payload = frame
+        link.out += (head, packet_id, properties, payload)
     else:
-        link.out += (head, tail)
+        link.out += frame
         counters.messages_sent_qos_0 += 1
     counters.messages_sent += 1
     counters.payload_bytes_sent += len(delivery.message.payload)

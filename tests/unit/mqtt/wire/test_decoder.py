@@ -13,7 +13,7 @@ from embermq.mqtt.wire.decoder import PACKET_BYTES_MAX, Decoder
 from embermq.mqtt.wire.encoder import encode
 from embermq.mqtt.wire.errors import PacketTooLarge, UnsupportedVersion
 from embermq.mqtt.wire.packet_bodies import FILTERS_MAX
-from embermq.mqtt.wire.packets import Auth, Connack, Connect, Disconnect, Pingreq, Puback, Publish
+from embermq.mqtt.wire.packets import Auth, Connack, Connect, Disconnect, Packet, Pingreq, Puback, Publish
 from embermq.mqtt.wire.properties import Properties
 from embermq.mqtt.wire.reason_codes import ReasonCode
 from embermq.mqtt.wire.version import ProtocolVersion, Role
@@ -134,6 +134,50 @@ def test_large_packet_in_small_pieces_is_looked_at_once(monkeypatch: pytest.Monk
     assert looks == 1
     assert decoder.feed(pieces[-1]) == [packet]
     assert looks == 2
+
+
+@pytest.mark.parametrize("first", [1, 2, 3, 5, 8, 15, 40, 5_000, 70_000])
+@pytest.mark.parametrize("piece", [1_000, 4_096, 30_000, 90_000])
+@pytest.mark.parametrize("version", [V311, V5])
+def test_a_large_publish_is_the_same_however_it_is_cut(
+    version: ProtocolVersion, first: int, piece: int
+) -> None:
+    """Its payload is joined from the pieces as they came; what follows it in the last one is read too."""
+    properties = Properties(content_type="t" * 20, topic_alias=7) if version is V5 else None
+    payload = bytes(range(256)) * 400
+    packets: list[Packet] = [
+        Publish("a/b", payload, 1, 77, True, True, properties),
+        Puback(9),
+        Publish("", payload[3:], 2, 78, False, False, properties)
+        if version is V5
+        else Publish("a", payload[3:]),
+        Publish("c", b"x"),
+    ]
+    data = b"".join(encode(packet, version) for packet in packets)
+    decoder = server(version)
+    found = decoder.feed(data[:first])
+    for start in range(first, len(data), piece):
+        part = memoryview(data)[start : start + piece]
+        assert decoder.missing_bytes <= len(data) - start
+        found += decoder.feed(part if decoder.missing_bytes else bytes(part))
+    assert decoder.error is None
+    assert found == packets
+    assert (decoder.buffered_bytes, decoder.missing_bytes) == (0, 0)
+    assert all(type(packet.payload) is bytes for packet in found if isinstance(packet, Publish))
+
+
+@pytest.mark.parametrize(("at", "value"), [(4, 255), (6, 0), (8, 0)])
+def test_a_large_publish_is_refused_alike_whole_and_in_pieces(at: int, value: int) -> None:
+    """A topic longer than the packet, a null in the topic, packet id 0."""
+    data = bytearray(encode(Publish("ab", b"x" * 50_000, 1, 256), V5))
+    assert data[4:10] == b"\0\x02ab\x01\0"
+    data[at] = value
+    whole, cut = server(V5), server(V5)
+    whole.feed(bytes(data))
+    for start in range(0, len(data), 10_000):
+        cut.feed(bytes(data[start : start + 10_000]))
+    assert whole.error is not None
+    assert repr(cut.error) == repr(whole.error)
 
 
 def test_only_leftover_bytes_are_kept() -> None:

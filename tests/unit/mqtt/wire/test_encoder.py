@@ -36,25 +36,25 @@ V31, V311, V5 = ProtocolVersion.V31, ProtocolVersion.V311, ProtocolVersion.V5
 @pytest.mark.parametrize("qos", [0, 1, 2])
 @pytest.mark.parametrize("retain", [False, True])
 @pytest.mark.parametrize("size", [0, 100, 119, 120, 121, 122, 127, 16_370, 16_378, 16_380, 16_384, 70_000])
-def test_publish_frame_is_encode_in_two_parts(
+def test_publish_frame_is_encode_in_parts(
     version: ProtocolVersion, qos: int, retain: bool, size: int
 ) -> None:
     properties = Properties(message_expiry_interval=7) if size % 2 else None
     packet = Publish("a/é", b"x" * size, qos, 513 if qos else 0, retain, False, properties)
     block = encode_properties(properties) if version is V5 else b""
-    head, tail = publish_frame(
+    head, block_out, payload = publish_frame(
         packet.topic, packet.payload, qos=qos, retain=retain, version=version, properties=block
     )
     packet_id = b"\x02\x01" if qos else b""
-    assert head + packet_id + tail == encode(packet, version)
+    assert head + packet_id + block_out + payload == encode(packet, version)
     if qos:
         repeated = Publish(packet.topic, packet.payload, qos, 513, retain, True, properties)
-        assert with_dup(head) + packet_id + tail == encode(repeated, version)
+        assert with_dup(head) + packet_id + block_out + payload == encode(repeated, version)
 
 
 def test_publish_frame_takes_no_block_for_the_empty_block() -> None:
-    head, tail = publish_frame("a", b"x", qos=0, retain=False, version=V5, properties=b"")
-    assert head + tail == b"\x30\x05\0\x01a\0x"
+    head, block_out, payload = publish_frame("a", b"x", qos=0, retain=False, version=V5, properties=b"")
+    assert head + block_out + payload == b"\x30\x05\0\x01a\0x"
 
 
 def test_publish_frame_refuses_a_topic_that_is_too_long() -> None:
