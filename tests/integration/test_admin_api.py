@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
 from functools import partial
+from importlib.metadata import version
 from typing import Any
 from urllib.parse import quote
 
+import httpx
 import pytest
 from tests.support.admin_broker import AdminBroker
 from tests.support.mqtt_client import MqttClient, run
 from tests.support.users import PASSWORD
-from tests.support.waiting import wait_for
+from tests.support.waiting import wait_for, wait_until
 
 from embermq.admin.access import Scope
+from embermq.app.api_tokens import TokenFile
 from embermq.mqtt.wire.packets import Subscription
 from embermq.mqtt.wire.reason_codes import ReasonCode
 
@@ -167,3 +171,64 @@ def test_what_is_published_over_http_reaches_subscribers_queues_and_the_retained
         await gone(client)
 
     run(scenario())
+
+
+def test_the_broker_tells_what_it_is_and_does(broker: AdminBroker, name: str) -> None:
+    async def publishes() -> None:
+        client = await connected(broker, name, "ann")
+        await client.publish(f"{name}/t", b"x" * 100, qos=1)
+        await gone(client)
+
+    run(publishes())
+    found = broker.told("GET", "/broker", READ)
+    assert found["version"] == version("embermq") and found["ready"] and found["parts"]["log"] == "ok"
+    assert found["listeners"]["mqtt"] == [f"127.0.0.1:{broker.port}"]
+    assert found["totals"]["messages_received"] >= 1 and found["uptime_s"] > 0
+    assert found["now"]["memory_bytes"] > 1024 * 1024 and found["has_queues"]
+    wait_until(
+        lambda: any(
+            one["messages_in_per_s"] and one["acknowledged_p99_ms"] and one["sessions"] >= 0
+            for one in broker.told("GET", "/broker/figures", READ)
+        ),
+        what="the message is in the figures",
+    )
+
+
+def test_who_follows_the_events_gets_figures_and_what_clients_do(broker: AdminBroker, name: str) -> None:
+    headers = {"authorization": f"Bearer {broker.tokens[READ]}"}
+    url = f"{broker.url}/events/stream"
+    with httpx.stream("GET", url, headers=headers, timeout=60) as stream:
+        assert stream.headers["content-type"].startswith("text/event-stream")
+        lines = stream.iter_lines()
+        assert next(lines).startswith(":")
+        run(_comes_and_goes(broker, name))
+        seen: dict[str, list[dict[str, Any]]] = {"figures": [], "client": []}
+        kind = ""
+        for line in lines:
+            word, _, text = line.partition(": ")
+            if word == "event":
+                kind = text
+            elif word == "data":
+                seen[kind].append(json.loads(text))
+            of_ours = [one["event"] for one in seen["client"] if one.get("client_id") == name]
+            if of_ours == ["connected", "disconnected"] and seen["figures"]:
+                break
+    came = next(one for one in seen["client"] if one.get("client_id") == name)
+    assert (came["user"], came["protocol"]) == ("ann", "5.0") and came["peer"].startswith("127.0.0.1:")
+    assert {"connections", "messages_in_per_s", "pipeline_lag_s"} <= set(seen["figures"][0])
+    assert "a token is needed" in broker.refused(401, "GET", "/events/stream", None)
+
+
+async def _comes_and_goes(broker: AdminBroker, client_id: str) -> None:
+    await gone(await connected(broker, client_id, "ann"))
+
+
+def test_a_stream_ends_with_its_token(broker: AdminBroker) -> None:
+    tokens = TokenFile(broker.data_dir)
+    secret = tokens.create("passing", READ, 0)
+    headers = {"authorization": f"Bearer {secret}"}
+    with httpx.stream("GET", f"{broker.url}/events/stream", headers=headers, timeout=60) as stream:
+        lines = stream.iter_lines()
+        next(lines)
+        tokens.revoke("passing")
+        assert sum(1 for _ in lines) < 1_000  # it ends

@@ -116,7 +116,8 @@ def _described(operation: AdminOperation, path: str) -> dict[str, Any]:
     for status, kind in operation.answers.items():
         responses[str(status)] = {"description": "Done"}
         if status != HTTPStatus.NO_CONTENT:
-            responses[str(status)]["content"] = {"application/json": {"schema": _reference(kind)}}
+            media = "text/event-stream" if operation.is_stream else "application/json"
+            responses[str(status)]["content"] = {media: {"schema": _reference(kind)}}
     problem = {"application/problem+json": {"schema": _reference(Problem)}}
     for status, told in PROBLEMS.items():
         responses[str(status)] = {"description": told, "content": problem}

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from http import HTTPStatus
 from inspect import isawaitable
 from typing import Any
@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl, unquote_to_bytes
 import msgspec
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -37,6 +37,7 @@ from embermq.queues.settings import OFF, json_object
 
 Api = ASGIApp
 ONLY_NEW = ("if-none-match", "*")
+STREAM_HEADERS = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-store"}
 NOT_HERE = "this broker cannot do it: it has another message log, or lacks a part"
 
 
@@ -91,11 +92,15 @@ def _endpoint(
     async def endpoint(request: Request) -> Response:
         if desk is None:
             raise OperationRefused(OFF if operation.desk == QUEUES else NOT_HERE)
-        access.check(HttpCaller(request), operation.scope, needs_token=operation.needs_token)
+        caller = HttpCaller(request)
+        access.check(caller, operation.scope, needs_token=operation.needs_token)
         said = await _said(operation, request)
         answer = operation.do(desk, request_of(operation, said, as_text=True))
         if isawaitable(answer):
             answer = await answer
+        if operation.is_stream:
+            pieces = _while_allowed(answer, partial(access.check, caller, operation.scope))
+            return StreamingResponse(pieces, headers=STREAM_HEADERS)
         status = operation.status(answer) if operation.status is not None else next(iter(operation.answers))
         if status == HTTPStatus.NO_CONTENT:
             return Response(status_code=status)
@@ -103,6 +108,16 @@ def _endpoint(
         return Response(content, status, media_type="application/json")
 
     return endpoint
+
+
+async def _while_allowed(pieces: AsyncIterator[bytes], check: Callable[[], str]) -> AsyncIterator[bytes]:
+    """Until the token is over or revoked."""
+    async for piece in pieces:
+        try:
+            check()
+        except AccessRefused:
+            return
+        yield piece
 
 
 async def _said(operation: AdminOperation, request: Request) -> dict[str, Any]:

@@ -19,8 +19,9 @@ BODY_BYTES_MAX = 64 * 1024
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdminOperation:
     """What can be asked of a broker. `name` is also the call of gRPC, where `queue_admin.proto` has one. `is_inner`:
-    only the broker's own pipeline and commands ask it, by the control socket. `needs_token`: a listener does it for
-    tokens alone, never for a program on this machine without one, since it decides who may do what.
+    only the broker's own pipeline and commands ask it, by the control socket. `is_stream`: what is answered goes on, as
+    server-sent events. `needs_token`: a listener does it for tokens alone, never for a program on this machine without
+    one, since it decides who may do what.
 
     `do` takes the desk and a `request` that has been checked, on the event loop; it returns an answer or an awaitable
     of it, or raises what `admin.errors` has a status for. Over HTTP, fields of the request are parts of one of the
@@ -46,6 +47,7 @@ class AdminOperation:
     pages: Mapping[str, str] = field(default_factory=dict)
     body_bytes_max: int = BODY_BYTES_MAX
     is_inner: bool = False
+    is_stream: bool = False
     needs_token: bool = False
 
 

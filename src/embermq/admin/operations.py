@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from embermq.admin import broker_values as whole
 from embermq.admin import message_values as message
 from embermq.admin import parked_values as parked
 from embermq.admin import queue_values as queue
@@ -20,6 +21,7 @@ from embermq.queues.inspection import ConsumerView, DeadLetterView, GroupView, M
 from embermq.queues.settings import QueueSettings
 
 if TYPE_CHECKING:
+    from embermq.admin.broker_desk import BrokerDesk
     from embermq.admin.cluster_desk import ClusterDesk
     from embermq.admin.message_desk import MessageDesk
     from embermq.admin.parked_desk import ParkedDesk
@@ -35,7 +37,7 @@ STAYS = (
 
 
 QUEUES, SESSIONS, MESSAGES = "queues", "sessions", "messages"
-PARKED, REPLAYS, CLUSTER = "parked", "replays", "cluster"
+PARKED, REPLAYS, CLUSTER, BROKER = "parked", "replays", "cluster", "broker"
 """Desks."""
 _queues: RowsOf[QueueDesk] = RowsOf(QUEUES)
 _sessions: RowsOf[SessionDesk] = RowsOf(SESSIONS)
@@ -43,6 +45,7 @@ _messages: RowsOf[MessageDesk] = RowsOf(MESSAGES)
 _parked: RowsOf[ParkedDesk] = RowsOf(PARKED)
 _replays: RowsOf[ReplayDesk] = RowsOf(REPLAYS)
 _cluster: RowsOf[ClusterDesk] = RowsOf(CLUSTER)
+_broker: RowsOf[BrokerDesk] = RowsOf(BROKER)
 
 LIST_QUEUES = _queues(
     "ListQueues",
@@ -487,6 +490,38 @@ GET_CLUSTER = _cluster(
     ClusterView,
     do=lambda desk, _: desk.view(),
     summary="Nodes of the broker's cluster, with their leases and slots",
+)
+GET_BROKER = _broker(
+    "GetBroker",
+    "GET /broker",
+    READ,
+    session.NoRequest,
+    whole.BrokerView,
+    do=lambda desk, _: desk.overview(),
+    summary="The broker: version, listeners, state of each part, its figures now and since the start",
+)
+GET_FIGURES = _broker(
+    "GetFigures",
+    "GET /broker/figures",
+    READ,
+    session.NoRequest,
+    list[whole.BrokerFigures],
+    do=lambda desk, _: desk.history(),
+    summary="Its figures of the last five minutes, second by second, oldest first",
+)
+FOLLOW_EVENTS = _broker(
+    "FollowEvents",
+    "GET /events/stream",
+    READ,
+    whole.StreamRequest,
+    str,
+    do=lambda desk, asked: desk.follow(figures=asked.figures, clients=asked.clients),
+    summary="Live, as server-sent events: `figures` every second, and `client` events",
+    about="`figures` has the fields of BrokerFigures. `client` has `event` (connected, disconnected, login failed,"
+    " denied, refused) with `time`, `client_id`, `user`, `peer`, `listener`, `reason`, `code`, `topic`, as far as they"
+    " are known. `left_out` says how many events this connection was too slow for. 16 may follow at a time. The stream"
+    " ends when the token does.",
+    is_stream=True,
 )
 
 OPERATIONS: tuple[AdminOperation, ...] = tuple(

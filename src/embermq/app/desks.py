@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from embermq.admin.broker_desk import BrokerDesk
 from embermq.admin.cluster_desk import ClusterDesk
 from embermq.admin.message_desk import MessageDesk
-from embermq.admin.operations import CLUSTER, MESSAGES, PARKED, QUEUES, REPLAYS, SESSIONS
+from embermq.admin.operations import BROKER, CLUSTER, MESSAGES, PARKED, QUEUES, REPLAYS, SESSIONS
 from embermq.admin.parked_desk import ParkedDesk
 from embermq.admin.replay_desk import ReplayDesk
 from embermq.admin.session_desk import SessionDesk
 from embermq.app.config import Settings
+from embermq.app.figures import Figures
 from embermq.app.opened import OpenedBroker
 from embermq.app.service import BrokerService
 from embermq.app.settings import SQLITE
@@ -25,12 +27,15 @@ def make_desks(
     settings: Settings,
     opened: OpenedBroker,
     ticks: TickLoop,
+    *,
     service: BrokerService,
+    figures: Figures,
     membership: Membership,
 ) -> Desks:
     """Those of one broker."""
     broker = opened.broker
     desks: dict[str, object] = {
+        BROKER: BrokerDesk(figures, figures.stream),
         QUEUES: service.queues,
         SESSIONS: SessionDesk(broker, ticks, lambda: service.retained, opened.log_life),
         MESSAGES: MessageDesk(broker, ticks),

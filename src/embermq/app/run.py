@@ -33,6 +33,7 @@ from embermq.app.desks import Desks, make_desks
 from embermq.app.embedded import open_embedded
 from embermq.app.errors import StartError
 from embermq.app.extras import missing
+from embermq.app.figures import Figures
 from embermq.app.http_side import HttpSide
 from embermq.app.log_side import Post
 from embermq.app.opened import OpenedBroker
@@ -56,6 +57,7 @@ from embermq.observability.client_events import ClientEventLog
 from embermq.observability.logs import configure_logging
 from embermq.ports.errors import StoreError, TakenOver
 from embermq.ports.users import Users
+from embermq.sessions.client_events import ClientEvent, Tell
 
 if TYPE_CHECKING:
     from embermq.pipeline.supervisor import PipelineSupervisor
@@ -128,6 +130,7 @@ class _Parts(Struct):
     server: MqttServer
     supervisor: "PipelineSupervisor | None"
     service: BrokerService
+    figures: Figures
     control: ControlSide
     queues: QueueAdmin
     events: ClientEventLog
@@ -161,12 +164,13 @@ def _make_parts(settings: Settings, data_dir: Path, open_stores: OpenStores) -> 
         settings.clients,
     )
     events = ClientEventLog(settings.logging.client_events_rate_max, loop)
-    embedded.broker.state.tell = events.tell
     authentication.watch(partial(_expel, embedded, ticks))
     supervisor = _supervisor(settings, data_dir)
     service = BrokerService(
         settings, data_dir, embedded=embedded, ticks=ticks, server=server, supervisor=supervisor
     )
+    figures = Figures(settings, embedded, ticks, server, service)
+    embedded.broker.state.tell = partial(_tell, (events.tell, figures.tell))
     control = ControlSide(data_dir)
     queues = QueueAdmin(settings, data_dir, embedded.broker.state, ticks)
     service.queues = queues.desk
@@ -179,6 +183,7 @@ def _make_parts(settings: Settings, data_dir: Path, open_stores: OpenStores) -> 
         server,
         supervisor,
         service,
+        figures,
         control,
         queues,
         events,
@@ -236,7 +241,14 @@ class _Application:
         embedded.log_side.on_end.append(self._on_log_end)
         try:
             parts.queues.apply_file()
-            desks = make_desks(self._settings, embedded, ticks, service, self._cluster.membership)
+            desks = make_desks(
+                self._settings,
+                embedded,
+                ticks,
+                service=service,
+                figures=parts.figures,
+                membership=self._cluster.membership,
+            )
             surfaces = await self._open(parts, desks)
             await parts.control.open(desks)
         except StartError:
@@ -257,7 +269,7 @@ class _Application:
         gc.set_threshold(*GC_THRESHOLDS)
         gc.enable()
         housekeeping = [
-            loop.create_task(service.keep_house(self._stop)),
+            loop.create_task(service.keep_house(self._stop, parts.figures.look)),
             loop.create_task(parts.rule_files.watch(authorize)),
         ]
         await self._stop.wait()
@@ -300,6 +312,7 @@ class _Application:
         """In reverse order of need: first those who bring work, last the stores."""
         began = time.monotonic()
         parts.queues.close()
+        parts.figures.stream.close()
         surfaces.over_tls.close()
         stopping = [
             parts.server.stop(),
@@ -376,6 +389,11 @@ class _Application:
         sys.stdout.write("ready\n")
         sys.stdout.flush()
         tell_systemd("READY=1\nSTATUS=serves")
+
+
+def _tell(tells: Sequence[Tell], event: ClientEvent) -> None:
+    for tell in tells:
+        tell(event)
 
 
 def _authentication(settings: Settings, users: Users, embedded: OpenedBroker) -> Authentication:

@@ -5,7 +5,7 @@ import logging
 import platform
 import sqlite3
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from importlib.metadata import version
@@ -174,9 +174,15 @@ class BrokerService:
             )
         )
 
-    async def keep_house(self, stop: asyncio.Event) -> None:
-        """Trim the log and look at the pipeline, until told to stop."""
+    @property
+    def pipeline(self) -> PipelineStatus | None:
+        """As it was seen last; None before the first look."""
+        return self._pipeline
+
+    async def keep_house(self, stop: asyncio.Event, look: Callable[[], None]) -> None:
+        """Trim the log and look at the pipeline, until told to stop; `look` at the figures too."""
         async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._measure(stop, look))
             tasks.create_task(self._keep_log(stop))
             tasks.create_task(self._look_around(stop))
             tasks.create_task(self._watch_clock(stop))
@@ -196,6 +202,12 @@ class BrokerService:
                     self._letters.look(self.queues.letter_room())
             counters.unexpected_errors += log_side.failures - told
             told = log_side.failures
+            await asyncio.sleep(HOUSEKEEPING_S)
+
+    async def _measure(self, stop: asyncio.Event, look: Callable[[], None]) -> None:
+        while not stop.is_set():
+            with self._going_on("measuring"):
+                look()
             await asyncio.sleep(HOUSEKEEPING_S)
 
     async def _keep_log(self, stop: asyncio.Event) -> None:

@@ -33,3 +33,18 @@ class Durations:
     def snapshot(self) -> DurationCounts:
         """What was counted up to now."""
         return DurationCounts(tuple(self._counts), self._sum_s)
+
+
+def quantile_s(counts: tuple[int, ...], share: float) -> float | None:
+    """About the duration that this share of those that were counted do not exceed, as Prometheus takes it from a
+    histogram; None when nothing was counted. What is longer than all bounds counts as the last of them."""
+    left = sum(counts) * share
+    if not left:
+        return None
+    low = 0.0
+    for count, high in zip(counts, BOUNDS_S, strict=False):
+        if count and left <= count:
+            return low + (high - low) * left / count
+        left -= count
+        low = high
+    return BOUNDS_S[-1]

@@ -46,7 +46,7 @@ class ClientEventLog:
         if not self._rate_max or not LOG.isEnabledFor(logging.INFO):
             return
         if self._admits(event):
-            LOG.info("client %s", event.kind.value, extra=_fields(event))
+            LOG.info("client %s", event.kind.value, extra=fields_of(event))
             return
         self._left_out[event.kind] = self._left_out.get(event.kind, 0) + 1
         if self._report is None:
@@ -80,8 +80,9 @@ class ClientEventLog:
             self._say_left_out()
 
 
-def _fields(event: ClientEvent) -> dict[str, object]:
-    """What is known of the event, by the names under which it is logged."""
+def fields_of(event: ClientEvent) -> dict[str, object]:
+    """What is known of the event, by the names under which it is logged; texts are shortened, and a token is none of
+    them."""
     texts = {
         "client_id": event.client_id,
         "user": _without_token(event.user),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from embermq.model.durations import BOUNDS_S, Durations
+from embermq.model.durations import BOUNDS_S, Durations, quantile_s
 
 
 @pytest.mark.parametrize(
@@ -31,3 +31,13 @@ def test_a_snapshot_stays_as_it_was() -> None:
     before = durations.snapshot()
     durations.add(1.0)
     assert sum(before.counts) == 0
+
+
+def test_a_quantile_is_taken_from_the_bucket_that_has_it() -> None:
+    durations = Durations()
+    assert quantile_s(durations.snapshot().counts, 0.5) is None
+    durations.add(0.003, 98)
+    durations.add(60.0, 2)
+    counts = durations.snapshot().counts
+    assert 0.0025 < (quantile_s(counts, 0.5) or 0) < 0.005
+    assert quantile_s(counts, 0.99) == BOUNDS_S[-1]
