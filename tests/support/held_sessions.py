@@ -197,6 +197,9 @@ class HeldSessions(StateWriter, DeviceQueue, SessionStore):
     def is_away(self, _client_id: str) -> bool:
         return self.held
 
+    def is_queue_away(self, _name: str) -> bool:
+        return self.held
+
     @property
     def failing(self) -> str:
         return "held by a test" if self.held else ""

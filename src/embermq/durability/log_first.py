@@ -84,6 +84,7 @@ class LogFirstStore(TickStore):
         self._tick = state.tick
         self._limit_bytes = settings.waiting_bytes_max
         state.is_store_away = self._is_away
+        state.is_queue_away = writer.is_queue_away
         self._post = post
         self._log_end = self._noted_end = log_end
         self._noted_ms = self._tick.now_ms

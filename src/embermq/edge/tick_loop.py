@@ -159,6 +159,8 @@ class TickLoop:
         self._store.settle()
         if self._store.busy and self._loop.time() - self._committed_at_s > LATE_S:
             self._state.log_late = True
+        if self._state.queues is not None:
+            self._state.queues.look()
         if self._store.owes:
             self.wake()
         if self._device.behind:

@@ -68,6 +68,10 @@ class StateWriter(ABC):
     def is_away(self, client_id: str) -> bool:
         """Whether the server that has the data of this client is known not to answer."""
 
+    @abstractmethod
+    def is_queue_away(self, name: str) -> bool:
+        """The same of the queue of this name, or the one that will be."""
+
     @property
     @abstractmethod
     def failing(self) -> str:

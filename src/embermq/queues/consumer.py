@@ -110,7 +110,7 @@ class Consumer:
         self.joined_ms = joined_ms
         self.client = client
         self.away_until_ms = 0
-        """Its connection is gone, it may come back until then; 0 while it is connected."""
+        """Its connection is gone, it may come back until the consumers' clock shows this; 0 while it is connected."""
         self.is_stalled = False
         """What it was handed has not reached its socket for a whole lease: it gets nothing, and owns no partition that
         another one could have."""

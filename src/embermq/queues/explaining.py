@@ -131,7 +131,7 @@ def _about_pause(group: Group) -> list[Reason]:
 def _about_consumers(group: Group, members: list[Consumer], away: list[Consumer]) -> list[Reason]:
     found: list[Reason] = []
     if away:
-        until_ms = max(each.away_until_ms for each in away)
+        until_ms = max(map(group.away_until_ms, away))
         found.append(
             Reason(
                 group.name,

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from embermq.model.queue_rows import Attempts, DeadLetterReason, GroupMark, MessageState
 from embermq.queues.consumer import Client, Consumer, Newcomer
+from embermq.queues.consumer_clock import ConsumerClock
 from embermq.queues.entries import FILLED, Entries
 from embermq.queues.lanes import QueueLanes
 from embermq.queues.leases import Leases
@@ -44,6 +45,7 @@ class Group:
         timing: GroupSettings,
         entries: Entries,
         *,
+        clock: ConsumerClock,
         is_for: Callable[[str, int], bool],
         client_of: Callable[[str], Client],
         touch: Callable[[], None],
@@ -88,7 +90,8 @@ class Group:
         self._stalled: set[str] = set()
         """Members that take nothing."""
         self._statuses: dict[int, MessageStatus] = {}
-        self._leases = Leases(settings.performance.delivery_timeout)
+        self._clock = clock
+        self._leases = Leases(settings.performance.delivery_timeout, clock)
         self._waits = RetryWaits(self._waits_until)
         self.kept: set[int] = set()
         """Messages that are to become dead letters, and have no room."""
@@ -187,6 +190,10 @@ class Group:
         """0 when no lease runs: nobody holds it, or it is not written to the socket yet."""
         return self._leases.until_ms(sequence)
 
+    def away_until_ms(self, consumer: Consumer) -> int:
+        """Until when it may come back; 0 while it is connected."""
+        return self._clock.until_ms(consumer.away_until_ms) if consumer.away_until_ms else 0
+
     def in_flight(self) -> int:
         """Messages that consumers hold."""
         return sum(len(consumer.held) for consumer in self.members.values())
@@ -282,7 +289,7 @@ class Group:
         """The connection of a consumer with a kept session is gone: it has a while to come back [queues-19]."""
         consumer = self.members.get(client_id)
         if consumer is not None and not consumer.away_until_ms:
-            consumer.away_until_ms = now_ms + self._timing.disconnect_grace_ms
+            consumer.away_until_ms = self._clock.at(now_ms) + self._timing.disconnect_grace_ms
             self._away[client_id] = consumer
             self.lanes.update_room(consumer)
 
@@ -373,7 +380,7 @@ class Group:
                 self._apply(due, self._statuses[due], Event.DUE, now_ms)
         while self._away:
             client_id = next(iter(self._away))
-            if self._away[client_id].away_until_ms > now_ms:
+            if self._away[client_id].away_until_ms > self._clock.at(now_ms):
                 break
             self.leave(client_id, now_ms)
         if 0 < self._rebalance_at_ms <= now_ms:
@@ -384,7 +391,8 @@ class Group:
         """When `advance` or `deliver` has something to do next; 0 for at once."""
         if (self.lanes.has_work() and not self.waits) or self._freed:
             return 0
-        times = [next(iter(self._away.values())).away_until_ms] if self._away else []
+        away = next(iter(self._away.values()), None)
+        times = [self._clock.due_ms(away.away_until_ms)] if away is not None else []
         times += self._leases.due_ms()
         if self._waits:
             times.append(self._waits.first_ms())

@@ -272,7 +272,7 @@ def _consumers(group: Group, members: Sequence[Consumer]) -> list[ConsumerView]:
             group=group.name,
             client_id=member.client_id,
             joined=_moment(member.joined_ms),
-            away_until=_time(member.away_until_ms),
+            away_until=_time(group.away_until_ms(member)),
             in_flight=len(member.held),
             prefetch=member.prefetch,
             concurrency=member.concurrency,

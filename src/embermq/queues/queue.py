@@ -23,6 +23,7 @@ from embermq.model.queue_rows import (
     StoredQueue,
 )
 from embermq.queues.consumer import EARLIEST, LATEST, Client, Newcomer
+from embermq.queues.consumer_clock import ConsumerClock
 from embermq.queues.dead_letter_quota import DeadLetterQuota
 from embermq.queues.dead_lettering import DeadLettering
 from embermq.queues.entries import QueueEntry
@@ -66,6 +67,7 @@ class Queue:
         self._run_soon = touch
         self.settings = settings
         self.counts = QueueCounts()
+        self.clock = ConsumerClock()
         self._timing = timing
         self._writes = writes
         intake = self._intake = Intake(generation, settings, timing, writes)
@@ -487,6 +489,7 @@ class Queue:
             self.settings,
             self._timing,
             self.entries,
+            clock=self.clock,
             is_for=is_for,
             client_of=self._client_of,
             touch=self._run_soon,

@@ -309,6 +309,17 @@ class Queues:
             self._schedule(queue)
         return deliveries
 
+    def asked(self, now_ms: int, is_away: Callable[[str], bool]) -> list[Queue]:
+        """Queues of which to find out whether a settlement of now is taken: see `ConsumerClock`. Of those that are
+        known to be away, by name, it is not."""
+        found: list[Queue] = []
+        for name, queue in self._queues.items():
+            if not any(group.members for group in queue.groups.values()):
+                queue.clock.rest()
+            elif not is_away(name) and queue.clock.ask(now_ms):
+                found.append(queue)
+        return found
+
     def next_due_ms(self) -> int | None:
         """When `run` has something to do; 0 for at once, None for never."""
         if self._touched:

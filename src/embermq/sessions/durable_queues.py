@@ -152,6 +152,10 @@ class DurableQueues(ABC):
         """Do what is due and hand out what can be handed out; once a tick, before its commit."""
 
     @abstractmethod
+    def look(self) -> None:
+        """Called some times a second, so that consumers' time stands still while nothing that they settle is taken."""
+
+    @abstractmethod
     def stop(self) -> None:
         """The broker is about to end: nothing is handed out any more, and a connection that ends from now on is no
         failure of its consumer."""

@@ -83,6 +83,8 @@ class BrokerState:
         """Too much waits for a session store of its own: what can wait in the log is left there."""
         self.is_store_away: Callable[[str], bool] = _never
         """Whether that store does not answer for a client, by its id, or is far too full for anybody."""
+        self.is_queue_away: Callable[[str], bool] = _never
+        """Whether it is known not to answer for a durable queue, by its name."""
         self.record_bytes_sure = NO_LIMIT
         """The log takes every record of so many bytes; of a larger one `record_objection` tells."""
         self.record_objection: Callable[[bytes], str] = _takes_all
@@ -173,7 +175,7 @@ class BrokerState:
         self.generation_next = self._generations_reserved = reserved
 
 
-def _never(_client_id: str) -> bool:
+def _never(_name: str) -> bool:
     return False
 
 

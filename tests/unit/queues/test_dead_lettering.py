@@ -8,6 +8,7 @@ from tests.support.queue_writes import GatheredWrites
 
 from embermq.model.queue_rows import Attempts, DeadLetter, DeadLetterReason, EntryRow, GroupMark, MessageState
 from embermq.queues.consumer import Client, Newcomer
+from embermq.queues.consumer_clock import ConsumerClock
 from embermq.queues.dead_letter_quota import DeadLetterQuota
 from embermq.queues.dead_lettering import DeadLettering
 from embermq.queues.group import Group
@@ -42,6 +43,7 @@ class LossesBench:
                 self.settings,
                 TIMING,
                 self.ledger.entries,
+                clock=ConsumerClock(),
                 is_for=self.ledger.identities.is_for,
                 client_of=lambda _: Client(),
                 touch=lambda: None,

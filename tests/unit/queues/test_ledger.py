@@ -8,6 +8,7 @@ from tests.support.queue_writes import GatheredWrites
 
 from embermq.model.queue_rows import EntryRow, GroupMark, MessageState
 from embermq.queues.consumer import Client
+from embermq.queues.consumer_clock import ConsumerClock
 from embermq.queues.group import Group
 from embermq.queues.latency import LatencyWindow
 from embermq.queues.ledger import QueueLedger
@@ -30,6 +31,7 @@ class LedgerBench:
             QueueSettings(name="q"),
             TIMING,
             self.ledger.entries,
+            clock=ConsumerClock(),
             is_for=is_for,
             client_of=lambda _: Client(),
             touch=lambda: None,

@@ -39,6 +39,7 @@ from embermq.formats.redis_layout import (
     encode_schema,
     retained_key,
 )
+from embermq.formats.redis_queues import queue_keys
 from embermq.model.session import RetainedRow
 from embermq.model.session_writes import QueueRow
 from embermq.model.tick_writes import TickWrites
@@ -179,6 +180,9 @@ class RedisStateWriter(StateWriter):
 
     def is_away(self, client_id: str) -> bool:
         return self._link.is_away(client_keys(client_id).session)
+
+    def is_queue_away(self, name: str) -> bool:
+        return self._link.is_away(queue_keys(name).queue)
 
     @property
     def waiting_ticks(self) -> int:

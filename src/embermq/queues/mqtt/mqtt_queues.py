@@ -28,6 +28,7 @@ from embermq.queues.mqtt.publishes import Publishes
 from embermq.queues.mqtt.responses import V3_FAILURE, Responses, is_of_responses
 from embermq.queues.mqtt.subscriptions import Subscriptions, note_filter
 from embermq.queues.names import QueueKind, Verb, kind_of, parse_topic
+from embermq.queues.queue import Queue
 from embermq.queues.queues import Queues
 from embermq.queues.settings import OFF, BrokerQueueSettings
 from embermq.routing.queue_target import QueueAim, QueueTarget
@@ -37,6 +38,8 @@ from embermq.sessions.session import Delivery, Session
 from embermq.sessions.state import BrokerState
 from embermq.sessions.tick import Accepted, Batch, Enqueued, PublishRefusal, Verdict
 
+ASKED_EVERY_MS = 500
+"""How often it is found out whether what consumers settle is taken."""
 IS_OFF = PublishRefusal(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, OFF)
 
 
@@ -79,6 +82,7 @@ class MqttQueues(DurableQueues):
         self._responses = Responses(state, settings)
         self._is_enabled = settings.enabled
         self._is_stopping = False
+        self._asked_ms = 0
         self._configuring = Configuring(self.core, self.creating)
         self._control = Control(state, self.core, self.deliveries)
 
@@ -230,6 +234,22 @@ class MqttQueues(DurableQueues):
                 queue = self.core.find(alert.queue)
                 owner = queue_owner(queue.generation) if queue is not None else EVERYBODY
                 self._state.tick.batch.when_stored(owner, partial(self._alerts.tell, alert))
+
+    def look(self) -> None:
+        """A call that goes the way of the answer to a settlement. While the store refuses writes there is none: an
+        empty tick would be answered all the same."""
+        tick = self._state.tick
+        if tick.now_ms - self._asked_ms < ASKED_EVERY_MS or self._state.store_failure is not None:
+            return
+        self._asked_ms = tick.now_ms
+        asked = self.core.asked(tick.now_ms, self._state.is_queue_away)
+        for queue in asked:
+            tick.batch.when_stored(queue_owner(queue.generation), partial(self._is_taken, queue))
+        if asked:
+            tick.wake()
+
+    def _is_taken(self, queue: Queue) -> None:
+        queue.clock.answered(self._state.tick.now_ms)
 
     def authorized(self) -> None:
         self.subscriptions.authorized()
