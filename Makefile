@@ -115,6 +115,10 @@ fuzz: $(TEST_READY) ## 1,000,000 mutated packets (ARGS='--fuzz-seed 2'), and pro
 	@exec $(BIN)/python -m pytest tests/hostile/test_fuzz.py tests/property --fuzz-packets=1000000 \
 		--hypothesis-profile=fuzz --timeout=1800 -o faulthandler_timeout=0 -rP $(ARGS)
 
+.PHONY: dashboard
+dashboard: ## Build the page at / of its sources in dashboard/, with Node.js
+	@scripts/dashboard
+
 .PHONY: docs
 docs: $(TEST_READY) ## The documentation as a site in build/docs/site (ARGS='--serve 8000')
 	@exec $(BIN)/python scripts/site $(ARGS)

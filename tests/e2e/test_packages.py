@@ -38,7 +38,7 @@ def built(command: list[str | Path], source: Path, folder: Path) -> Path:
         (
             ".",
             "msgspec>=",
-            ["embermq/py.typed", "embermq/pipeline/delta_jars.txt"],
+            ["embermq/py.typed", "embermq/pipeline/delta_jars.txt", "embermq/admin/page/app.js"],
         ),
         ("bench", f"embermq=={__version__}", ["embermq_bench/cli.py", "embermq_bench/py.typed"]),
         (

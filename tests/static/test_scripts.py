@@ -93,20 +93,28 @@ def test_clients_that_are_not_of_these_sources_are_told(tmp_path: Path) -> None:
     for language in ("javascript", "go", "java"):
         (checkout / "tests" / "clients" / language).mkdir(parents=True)
         (checkout / "tests" / "clients" / language / "source").write_text(language)
+    (checkout / "dashboard").mkdir()
+    for source in ("package.json", "package-lock.json", ".npmrc"):
+        (checkout / "dashboard" / source).write_text(source)
     (checkout / "scripts").mkdir()
     script = str(shutil.copy(ROOT / "scripts" / "foreign-clients", checkout / "scripts"))
     code, told = run(script, {"chromium": ""}, tmp_path, "--check")
     assert (code, told) == (
         1,
-        "Not there, or not of these sources: javascript go java. Type: scripts/foreign-clients\n",
+        "Not there, or not of these sources: javascript go java dashboard. Type: scripts/foreign-clients\n",
     )
 
 
 @pytest.mark.parametrize(
-    "lock", ["javascript/package-lock.json", "javascript/.npmrc", "go/go.sum", "java/jars.txt"]
+    "lock",
+    [
+        *(f"tests/clients/{lock}" for lock in ("javascript/package-lock.json", "javascript/.npmrc")),
+        *(f"tests/clients/{lock}" for lock in ("go/go.sum", "java/jars.txt")),
+        *(f"dashboard/{lock}" for lock in ("package-lock.json", ".npmrc")),
+    ],
 )
 def test_what_pins_the_clients_names_no_registry(lock: str) -> None:
-    text = (ROOT / "tests" / "clients" / lock).read_text()
+    text = (ROOT / lock).read_text()
     assert not re.search(r"registry\.npm|\"resolved\"|proxy\.golang|maven\.org", text)
 
 
@@ -121,8 +129,9 @@ def test_lists_of_jars_are_well_formed_and_name_no_registry(jars: str) -> None:
     assert len({jar.file_name for jar in found}) == len(found) > 1
 
 
-def test_every_npm_package_has_a_hash() -> None:
-    lock = json.loads((ROOT / "tests" / "clients" / "javascript" / "package-lock.json").read_text())
+@pytest.mark.parametrize("folder", ["tests/clients/javascript", "dashboard"])
+def test_every_npm_package_has_a_hash(folder: str) -> None:
+    lock = json.loads((ROOT / folder / "package-lock.json").read_text())
     packages = {name: found for name, found in lock["packages"].items() if name}
     assert packages
     assert all(found["integrity"].startswith("sha512-") for found in packages.values())

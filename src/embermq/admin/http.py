@@ -1,4 +1,4 @@
-"""HTTP: `/`, `/health`, `/ready`, `/metrics`, `/api/v1/pipeline`, served on the broker's own event loop.
+"""HTTP: the dashboard at `/`, `/health`, `/ready`, `/metrics`, `/api/v1/pipeline`, on the broker's own event loop.
 
 Imported late, since Starlette and uvicorn cost the process several MiB.
 """
@@ -24,7 +24,7 @@ from starlette.types import ASGIApp
 
 from embermq.admin.access import CertificateName, no_certificate
 from embermq.admin.faults import tell_of_fault
-from embermq.admin.front_page import ALWAYS, API, front_page
+from embermq.admin.front_page import dashboard_routes
 from embermq.admin.http_connection import TimedConnection
 from embermq.admin.problem import Problem
 from embermq.admin.refusals import Refusals
@@ -39,10 +39,6 @@ LAST_WORD_S = 0.1
 def create_app(service: AdminService, api: ASGIApp | None = None) -> Starlette:
     """The application over one service; what the service raises becomes a 500 without its text. `api` is what is below
     /api/v1 otherwise."""
-    page = front_page((*ALWAYS, *API) if api is not None else ALWAYS)
-
-    async def front(_: Request) -> Response:
-        return page
 
     async def health(_: Request) -> Response:
         found = service.health()
@@ -60,7 +56,7 @@ def create_app(service: AdminService, api: ASGIApp | None = None) -> Starlette:
 
     return Starlette(
         routes=[
-            Route("/", front),
+            *dashboard_routes(),
             Route("/health", health),
             Route("/ready", ready),
             Route("/metrics", metrics),

@@ -74,17 +74,28 @@ def ask(port: int, path: str, method: str = "GET") -> Answer:
         connection.close()
 
 
-def test_the_front_page_names_what_there_is() -> None:
+def test_the_front_page_is_there_without_a_script_too() -> None:
     status, kind, body = asked(FakeService(), "/")
     assert (status, kind) == (200, "text/html; charset=utf-8")
-    assert re.findall(r"href=([^>]+)>", body.decode()) == [
-        "/health",
-        "/ready",
-        "/metrics",
-        "/api/v1/pipeline",
-    ]
+    assert {"health", "ready", "metrics", "api/v1/docs"} <= set(
+        re.findall(r'<a href="([^"]+)"', body.decode())
+    )
     assert asked(FakeService(), "/", "HEAD")[0] == 200
     assert asked(FakeService(), "/", "POST")[0] == 405
+
+
+def test_all_that_the_front_page_loads_is_served_here() -> None:
+    page = asked(FakeService(), "/")[2].decode()
+    loaded = re.findall(r'(?:src|<link[^>]*href)="([^"]+)"', page)
+    assert len(loaded) == 3
+    kinds = {asked(FakeService(), f"/{path}")[:2] for path in loaded}
+    assert kinds == {
+        (200, "image/svg+xml"),
+        (200, "text/css; charset=utf-8"),
+        (200, "text/javascript; charset=utf-8"),
+    }
+    assert asked(FakeService(), "/dashboard/index.html")[0] == 404
+    assert asked(FakeService(), "/dashboard/../front_page.py")[0] == 404
 
 
 def asked(service: FakeService, path: str, method: str = "GET") -> Answer:
