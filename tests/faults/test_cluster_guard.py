@@ -144,28 +144,40 @@ def test_the_second_stands_by_and_serves_when_the_first_is_out_which_answers_not
 def test_while_etcd_is_away_the_node_serves_on(
     etcd: EtcdServer, servers: dict[str, object], tmp_path: Path
 ) -> None:
-    node, _ = two_nodes(etcd, servers, tmp_path)
+    node, other = two_nodes(etcd, servers, tmp_path)
     keys = ("get", "/embermq/cars/nodes/", "--prefix", "--print-value-only")
 
     async def scenario() -> None:
         client = MqttClient("p")
         await client.connect(node.port)
+        other.launch()
+        await wait_for(lambda: stands_by(other), WAIT_S)
         etcd.pause()
         await wait_for(lambda: "does not know of this node, which serves on" in node.output(), WAIT_S)
+        await wait_for(lambda: "does not know of this node, which stands by" in other.output(), WAIT_S)
         await asyncio.sleep(
             2 * LEASE_S
         )  # no condition: the lease is over by etcd's clock, which tells nobody
         await client.publish("a", b"1", qos=1)
         etcd.resume()
         await wait_for(lambda: '"one"' in etcd.control(*keys), WAIT_S)
+        await wait_for(lambda: '"two"' in etcd.control(*keys), WAIT_S)
+        await asyncio.sleep(
+            2 * LEASE_S
+        )  # no condition: that long it may not take the place of the one that has registered again
+        assert not serves(other)
+        assert other.stop() == 0
         etcd.control("del", "/embermq/cars/", "--prefix")
         await wait_for(lambda: '"one"' in etcd.control(*keys), WAIT_S)
         await client.publish("a", b"2", qos=2)
 
-    with node:
-        run(scenario())
-        assert node.stop() == 0
-    assert "Traceback" not in node.output()
+    try:
+        with node:
+            run(scenario())
+            assert node.stop() == 0
+    finally:
+        other.close()
+    assert "Traceback" not in node.output() + other.output()
 
 
 @pytest.mark.promise("cluster-7", "cluster-16")

@@ -118,22 +118,30 @@ class ClusterSide:
 
     def stand_by(self) -> bool:
         """Be there until the node that serves is out, and take its place: True; False after `stop_waiting`. On a thread
-        of the caller's. Raises StartError when another node keeps this one's id."""
+        of the caller's. Raises StartError when another node keeps this one's id.
+
+        An etcd that was away has ended the lease of a node that serves on: so nobody takes its place before etcd has
+        answered for the time of a lease, in which that one registers again.
+        """
         self.membership.watch(self._seen)
-        began_s, told = self._clock(), False
+        began_s = answered_from_s = self._clock()
+        told = False
         while not self._stopped:
+            asked_s = self._clock()
             try:
-                if self._takes_place():
+                if self._takes_place(may_claim=asked_s - answered_from_s >= self._ttl_s):
                     self._begin_to_serve()
                     return True
                 told = False
+                if self._clock() - asked_s > self._ttl_s / RENEWALS:
+                    answered_from_s = self._clock()
             except MemberRefused as refused:
                 if self._clock() - began_s > self._ttl_s + OVERDUE_S:
                     raise StartError(self._refusal(refused.nodes)) from None
             except StoreError as error:
                 if not told:
                     LOG.warning("etcd does not know of this node, which stands by: %s", error)
-                told = True
+                told, answered_from_s = True, self._clock()
             self._due.wait(self._ttl_s / RENEWALS)
             self._due.clear()
         return False
@@ -143,13 +151,15 @@ class ClusterSide:
         self._stopped = True
         self._due.set()
 
-    def _takes_place(self) -> bool:
+    def _takes_place(self, *, may_claim: bool) -> bool:
         """Renew the lease of a node that stands by, and whether nobody serves any more but this one from now on. Raises
         MemberRefused when another node has its id."""
         if self._lease is not None and self.membership.renew(self._lease, self._ttl_s / RENEWALS) <= 0:
             self._lease = None
         if self._lease is None:
             self._lease = self.membership.join(self._about, (), self._ttl_s)
+        if not may_claim:
+            return False
         try:
             self.membership.claim(self._lease, self._about, (SLOT,))
         except MemberRefused as refused:

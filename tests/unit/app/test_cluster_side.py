@@ -134,8 +134,11 @@ def test_a_node_stands_by_and_serves_when_the_other_one_is_out(monkeypatch: pyte
         wait_until(lambda: found.service.renewals > asked + 3, WAIT_S, "it stays while etcd is away")
         found.service.is_away = False
         wait_until(lambda: len(found.service.view().nodes) == 2, WAIT_S, "it is there again")
-        assert not turn.done()
         found.service.leave(first)
+        asked = found.service.renewals
+        wait_until(lambda: found.service.renewals > asked + 3, WAIT_S, "it waits: etcd has just been away")
+        assert not turn.done()
+        found.now_s += TTL_S
         assert turn.result(WAIT_S)
     (node,) = found.service.view().nodes
     assert (node.about.node, list(node.slots), found.side.standing_by) == ("one", [0], "")
