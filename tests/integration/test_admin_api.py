@@ -23,12 +23,21 @@ from embermq.mqtt.wire.packets import Subscription
 from embermq.mqtt.wire.reason_codes import ReasonCode
 
 KEPT_S = 3_600
+RULES = """[[rule]]
+deny = "publish"
+topics = "guarded/#"
+[[rule]]
+allow = "all"
+"""
 READ, OPERATE, ADMIN = Scope.READ, Scope.OPERATE, Scope.ADMIN
 
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AdminBroker]:
-    with AdminBroker(tmp_path_factory.mktemp("admin"), "ann", "bob") as running:
+    folder = tmp_path_factory.mktemp("admin")
+    rules = folder / "rules.toml"
+    rules.write_text(RULES)
+    with AdminBroker(folder, "ann", "bob", settings={"authorization.rules": rules}) as running:
         yield running
 
 
@@ -232,3 +241,102 @@ def test_a_stream_ends_with_its_token(broker: AdminBroker) -> None:
         next(lines)
         tokens.revoke("passing")
         assert sum(1 for _ in lines) < 1_000  # it ends
+
+
+def test_accounts_are_made_changed_and_removed_and_whoever_entered_with_them_goes(
+    broker: AdminBroker, name: str
+) -> None:
+    async def scenario() -> None:
+        user, path = f"{name}/ü", f"/accounts/{quote(f'{name}/ü', safe='')}"
+        new = {"name": user, "password": PASSWORD.decode(), "type": "application"}
+        assert "scope admin" in await refused(broker, 403, "POST", "/accounts", OPERATE, json=new)
+        assert await asked(broker, "POST", "/accounts", json=new) == {"name": user}
+        assert "already" in await refused(broker, 409, "POST", "/accounts", json=new)
+        assert "type" in await refused(broker, 400, "POST", "/accounts", json={**new, "type": "robot"})
+        (listed,) = await asked(broker, "GET", f"/accounts?match={name}*", READ)
+        created = listed.pop("created")
+        assert created and listed == {"name": user, "type": "application", "disabled": False, "scram": False}
+
+        client = await connected(broker, name, user)
+        await asked(broker, "POST", f"{path}/disable")
+        await client.ended
+        assert (await refuses(broker, name, user, PASSWORD)) == ReasonCode.NOT_AUTHORIZED
+        await asked(broker, "POST", f"{path}/enable")
+        client = await connected(broker, name, user)
+        made = (await asked(broker, "PUT", f"{path}/password", json={}))["password"]
+        await client.ended
+        assert (await refuses(broker, name, user, PASSWORD)) == ReasonCode.BAD_USER_NAME_OR_PASSWORD
+        assert (await refuses(broker, name, user, made.encode())) == ReasonCode.SUCCESS
+        await asked(broker, "DELETE", path)
+        assert "no user" in await refused(broker, 404, "DELETE", path)
+        assert "no user" in await refused(broker, 404, "PUT", f"{path}/password", json={})
+        assert made not in broker.output() and "operation=AddAccount token=admin" in broker.output()
+
+    run(scenario())
+
+
+async def refuses(broker: AdminBroker, client_id: str, user: str, password: bytes) -> int:
+    """The reason code of a CONNECT."""
+    client = MqttClient(client_id)
+    code = (await client.connect(broker.port, username=user, password=password)).reason_code
+    await gone(client)
+    return code
+
+
+def test_tokens_are_made_used_and_revoked(broker: AdminBroker, name: str) -> None:
+    asked_for = {"name": name, "scope": "operate", "expires": "1h"}
+    assert "scope admin" in broker.refused(403, "POST", "/tokens", OPERATE, json=asked_for)
+    assert "scope admin" in broker.refused(403, "GET", "/tokens", OPERATE)
+    made = broker.told("POST", "/tokens", json=asked_for)["token"]
+    bearer = {"authorization": f"Bearer {made}"}
+    assert httpx.get(f"{broker.url}/clients", headers=bearer, timeout=30).status_code == 200
+    assert "already" in broker.refused(409, "POST", "/tokens", json=asked_for)
+    assert "expires" in broker.refused(400, "POST", "/tokens", json={"name": "x", "expires": "0s"})
+    (listed,) = [one for one in broker.told("GET", "/tokens") if one["name"] == name]
+    assert (
+        listed["scope"] == "operate" and listed["expires"] and "token" not in listed and "hash" not in listed
+    )
+    broker.told("DELETE", f"/tokens/{name}")
+    assert httpx.get(f"{broker.url}/clients", headers=bearer, timeout=30).status_code == 401
+    broker.refused(404, "DELETE", f"/tokens/{name}")
+    assert made not in broker.output()
+
+
+def test_rules_are_listed_and_tried(broker: AdminBroker, name: str) -> None:
+    found = broker.told("GET", "/rules", READ)
+    assert found["files"] == [str(broker.settings["authorization.rules"])] and not found["no_match_allows"]
+    assert found["rules"][0]["actions"] == ["publish"] and "guarded" in found["rules"][0]["told"]
+
+    def check(**asked: str) -> tuple[bool, str]:
+        answer = broker.told("POST", "/rules/check", READ, json=asked)
+        return answer["allowed"], answer["why"]
+
+    allowed, why = check(action="publish", topic="guarded/x", user="ann")
+    assert not allowed and "rules.toml:1" in why
+    assert check(action="subscribe", topic="$share/g/free/#", user="ann")[0]
+    assert check(action="connect", client_id=name, user="ann")[0]
+    assert "topic" in broker.refused(400, "POST", "/rules/check", json={"action": "publish", "topic": "a/#"})
+    assert "client_id" in broker.refused(400, "POST", "/rules/check", json={"action": "connect"})
+
+
+def test_settings_are_shown_without_passwords_and_changed_where_that_is_safe(broker: AdminBroker) -> None:
+    assert "scope admin" in broker.refused(403, "GET", "/configuration", OPERATE)
+    found = {one["key"]: one for one in broker.told("GET", "/configuration")}
+    assert found["listeners.mqtt"]["value"] in (f"127.0.0.1:{broker.port}", [f"127.0.0.1:{broker.port}"])
+    assert found["listeners.mqtt"]["origin"] == "--set" and not found["listeners.mqtt"]["is_live"]
+    assert found["http_hook.url"]["value"] == "" and found["logging.level"]["is_live"]
+    change = {"settings": {"logging.level": "debug"}}
+    (changed,) = broker.told("PATCH", "/configuration", json=change)
+    assert (changed["value"], changed["origin"]) == ("debug", "API")
+    broker.told("PATCH", "/configuration", json={"settings": {"logging.level": "info"}})
+    both = {"settings": {"logging.level": "debug", "mqtt.inflight_max": 5}}
+    assert "mqtt.inflight_max" in broker.refused(409, "PATCH", "/configuration", json=both)
+    assert "nothing.such" in broker.refused(
+        400, "PATCH", "/configuration", json={"settings": {"nothing.such": 1}}
+    )
+    assert "level" in broker.refused(
+        400, "PATCH", "/configuration", json={"settings": {"logging.level": "loud"}}
+    )
+    assert {one["key"]: one for one in broker.told("GET", "/configuration")}["logging.level"][
+        "value"
+    ] == "info"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, partial
@@ -18,6 +19,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from embermq.admin.access import Access, Everything
+from embermq.admin.access import Scope as TokenScope
 from embermq.admin.api_docs import docs_page
 from embermq.admin.api_schema import described, parameters
 from embermq.admin.asking import request_of
@@ -34,6 +36,8 @@ from embermq.admin.http_caller import HttpCaller
 from embermq.admin.operation import AdminOperation
 from embermq.admin.operations import OPERATIONS, QUEUES
 from embermq.queues.settings import OFF, json_object
+
+_log = logging.getLogger("embermq.api")
 
 Api = ASGIApp
 ONLY_NEW = ("if-none-match", "*")
@@ -93,11 +97,13 @@ def _endpoint(
         if desk is None:
             raise OperationRefused(OFF if operation.desk == QUEUES else NOT_HERE)
         caller = HttpCaller(request)
-        access.check(caller, operation.scope, needs_token=operation.needs_token)
+        token = access.check(caller, operation.scope, needs_token=operation.needs_token)
         said = await _said(operation, request)
         answer = operation.do(desk, request_of(operation, said, as_text=True))
         if isawaitable(answer):
             answer = await answer
+        if operation.scope is TokenScope.ADMIN and operation.method != "GET":
+            _log.info("operation done", extra={"operation": operation.name, "token": token})
         if operation.is_stream:
             pieces = _while_allowed(answer, partial(access.check, caller, operation.scope))
             return StreamingResponse(pieces, headers=STREAM_HEADERS)

@@ -1,12 +1,14 @@
 """The one table of operations: HTTP with its OpenAPI, gRPC, the control socket and the commands are made from it.
 
-Commands read it too, so it loads no desk and no protocol.
+Commands read it too, so it loads no desk and no protocol. `access_operations` has the rows about who may enter and do
+what.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from embermq.admin import access_operations
 from embermq.admin import broker_values as whole
 from embermq.admin import message_values as message
 from embermq.admin import parked_values as parked
@@ -525,7 +527,10 @@ FOLLOW_EVENTS = _broker(
 )
 
 OPERATIONS: tuple[AdminOperation, ...] = tuple(
-    each for each in list(vars().values()) if isinstance(each, AdminOperation)
+    each
+    for part in (dict(vars()), vars(access_operations))
+    for each in part.values()
+    if isinstance(each, AdminOperation)
 )
 QUEUE_OPERATIONS = tuple(each for each in OPERATIONS if each.desk == QUEUES)
 """Those that gRPC offers to other machines."""

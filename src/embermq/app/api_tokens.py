@@ -18,6 +18,7 @@ import msgspec
 
 from embermq.admin.access import NAME_PATTERN, ApiToken, Scope, TokenAccess, token_hash
 from embermq.app.errors import OptionError, UserError
+from embermq.queues.durations import parse_duration
 
 FILE_NAME = "api-tokens.json"
 LOCK_NAME = "api-tokens.lock"
@@ -107,6 +108,19 @@ class TokenFile:
                 os.close(directory)
         finally:
             os.close(lock)
+
+
+def expires_ms_of(duration: str, now_ms: int) -> int:
+    """When a token of this duration is over, 0 for never. Raises OptionError."""
+    if not duration:
+        return 0
+    try:
+        lasts_ms = parse_duration(duration)
+    except ValueError as error:
+        raise OptionError(f"expires: {error}") from None
+    if not lasts_ms:
+        raise OptionError(f"expires: {duration} is over at once")
+    return now_ms + lasts_ms
 
 
 def token_access(data_dir: Path) -> TokenAccess:

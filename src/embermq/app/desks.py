@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
+from embermq.admin.access_operations import ACCOUNTS, RULES, SETTINGS, TOKENS
 from embermq.admin.broker_desk import BrokerDesk
 from embermq.admin.cluster_desk import ClusterDesk
 from embermq.admin.message_desk import MessageDesk
@@ -11,30 +13,37 @@ from embermq.admin.operations import BROKER, CLUSTER, MESSAGES, PARKED, QUEUES, 
 from embermq.admin.parked_desk import ParkedDesk
 from embermq.admin.replay_desk import ReplayDesk
 from embermq.admin.session_desk import SessionDesk
-from embermq.app.config import Settings
+from embermq.app.access_desks import AccountsAsked, RulesAsked, SettingsAsked, TokensAsked
+from embermq.app.config import Configuration
 from embermq.app.figures import Figures
 from embermq.app.opened import OpenedBroker
 from embermq.app.service import BrokerService
 from embermq.app.settings import SQLITE
 from embermq.edge.tick_loop import TickLoop
 from embermq.ports.membership import Membership
+from embermq.ports.users import Users
 
 Desks = Mapping[str, object]
 """By the name that operations have for them; None for a part that is switched off."""
 
 
 def make_desks(
-    settings: Settings,
+    found: Configuration,
     opened: OpenedBroker,
     ticks: TickLoop,
     *,
     service: BrokerService,
     figures: Figures,
+    users: Users,
     membership: Membership,
 ) -> Desks:
     """Those of one broker."""
     broker = opened.broker
     desks: dict[str, object] = {
+        ACCOUNTS: AccountsAsked(users, found),
+        TOKENS: TokensAsked(Path(found.settings.data_dir)),
+        RULES: RulesAsked(broker.state),
+        SETTINGS: SettingsAsked(found),
         BROKER: BrokerDesk(figures, figures.stream),
         QUEUES: service.queues,
         SESSIONS: SessionDesk(broker, ticks, lambda: service.retained, opened.log_life),
@@ -42,6 +51,6 @@ def make_desks(
         PARKED: ParkedDesk(broker, ticks, opened.parking),
         CLUSTER: ClusterDesk(membership),
     }
-    if settings.stores.log == SQLITE:  # the store of servers has no place for how far a replay is
+    if found.settings.stores.log == SQLITE:  # the store of servers has no place for how far a replay is
         desks[REPLAYS] = ReplayDesk(broker, ticks)
     return desks

@@ -26,7 +26,7 @@ from embermq.app import out_of_memory
 from embermq.app.authentication import Authentication
 from embermq.app.authorization import RuleFiles
 from embermq.app.cluster_side import ClusterSide, end_at_once
-from embermq.app.config import Settings
+from embermq.app.config import Configuration, Settings
 from embermq.app.control import ControlSide
 from embermq.app.data_lock import held_data_dir
 from embermq.app.desks import Desks, make_desks
@@ -75,9 +75,10 @@ SWITCH_INTERVAL_S = 0.0005
 for the interpreter while the loop is busy. Messages pass several threads: Python's 5 ms would be most of their way."""
 
 
-def run_broker(settings: Settings, *, accept_loss: bool = False) -> int:
+def run_broker(found: Configuration, *, accept_loss: bool = False) -> int:
     """Run until SIGTERM or SIGINT; returns the exit code. `accept_loss`: go on without what is damaged or missing in
     the data directory. Raises StartError for what keeps it from starting."""
+    settings = found.settings
     configure_logging(settings.logging)
     if problem := missing_for_spark(settings):
         raise StartError(problem)
@@ -92,7 +93,7 @@ def run_broker(settings: Settings, *, accept_loss: bool = False) -> int:
             )
             cluster = ClusterSide(settings)
             try:
-                return uvloop.run(_Application(settings, data_dir, open_stores, cluster).run())
+                return uvloop.run(_Application(found, data_dir, open_stores, cluster).run())
             finally:
                 cluster.leave()
     except StoreError as error:
@@ -210,11 +211,12 @@ class _Application:
     """One run: open, serve until told to stop, close."""
 
     def __init__(
-        self, settings: Settings, data_dir: Path, open_stores: OpenStores, cluster: ClusterSide
+        self, found: Configuration, data_dir: Path, open_stores: OpenStores, cluster: ClusterSide
     ) -> None:
         self._cluster = cluster
         self._open_stores = open_stores
-        self._settings = settings
+        self._found = found
+        self._settings = found.settings
         self._data_dir = data_dir
         self._stop = asyncio.Event()
         self._terminal = Terminal()
@@ -242,11 +244,12 @@ class _Application:
         try:
             parts.queues.apply_file()
             desks = make_desks(
-                self._settings,
+                self._found,
                 embedded,
                 ticks,
                 service=service,
                 figures=parts.figures,
+                users=parts.users,
                 membership=self._cluster.membership,
             )
             surfaces = await self._open(parts, desks)

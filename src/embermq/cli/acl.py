@@ -17,7 +17,7 @@ from embermq.cli.terminal import shown
 
 if TYPE_CHECKING:
     from embermq.access.authorization.rule_set import Decision, RuleSet
-    from embermq.access.authorization.rules import Action, Principal, Rule
+    from embermq.access.authorization.rules import Action
 
 EXIT_DENIED = 1
 
@@ -82,6 +82,7 @@ def check(
 ) -> None:
     """Say whether a client may do something, by which rule, and why. Exit code 0: allowed, 1: denied."""
     from embermq.access.authorization.rules import Action, Principal
+    from embermq.app.rules_told import may_connect
 
     principal = Principal(user, client_id, certificate)
     rule_set = _rules(rules, mosquitto_acl, config, assignments)
@@ -93,7 +94,7 @@ def check(
             owner, note = _owner(client_id, data_dir, config, assignments)
         else:
             note = f"its session belongs to {shown(owner)}"
-        decision = _may_connect(rule_set, principal, owner, note)
+        decision = may_connect(rule_set, principal, owner, note)
     else:
         action, topic = _asked(publish, subscribe, receive, create)
         decision = rule_set.decide(principal, action, topic)
@@ -118,18 +119,6 @@ def _print_answer(
         return
     word = "allowed" if decision.allowed else "denied"
     print(f"{word}: {action} {topic or shown(about['client_id'] or '')}\n  {decision.why}")
-
-
-def _may_connect(rule_set: RuleSet, principal: Principal, owner: str, note: str) -> Decision:
-    """By the rules about client ids, and by whose session there is; `owner` is "" for nobody."""
-    from embermq.access.authorization.rule_set import Decision
-    from embermq.access.authorization.rules import Action
-
-    decision = rule_set.decide(principal, Action.CONNECT, "")
-    if decision.allowed and owner not in ("", principal.user):
-        takeover = rule_set.decide(principal, Action.TAKEOVER, "")
-        return Decision(takeover.allowed, takeover.rule, f"{note}\n  {takeover.why}")
-    return Decision(decision.allowed, decision.rule, f"{decision.why}\n  {note}")
 
 
 def _owner(
@@ -159,9 +148,14 @@ def list_all(
     as_json: AsJson = False,
 ) -> None:
     """Show every rule in the order in which they are asked."""
+    from embermq.app.rules_told import rule_document
+
     rule_set = _rules(rules, mosquitto_acl, config, assignments)
     if as_json:
-        found = {"rules": list(map(_document, rule_set.rules)), "no_match_allows": rule_set.no_match_allows}
+        found = {
+            "rules": list(map(rule_document, rule_set.rules)),
+            "no_match_allows": rule_set.no_match_allows,
+        }
         print(json.dumps(found, indent=2))
         return
     for rule in rule_set.rules:
@@ -169,31 +163,13 @@ def list_all(
     print(f"what no rule matches is {'allowed' if rule_set.no_match_allows else 'denied'}")
 
 
-def _document(rule: Rule) -> dict[str, object]:
-    return {
-        "place": str(rule.place),
-        "allow": rule.allow,
-        "actions": sorted(rule.actions),
-        "use_server": rule.elsewhere.server
-        if rule.elsewhere is not None and not rule.elsewhere.moved
-        else None,
-        "moved_to": rule.elsewhere.server if rule.elsewhere is not None and rule.elsewhere.moved else None,
-        "anonymous": rule.anonymous,
-        "user": str(rule.users) if rule.users is not None else None,
-        "client_id": str(rule.client_ids) if rule.client_ids is not None else None,
-        "certificate": str(rule.certificates) if rule.certificates is not None else None,
-        "topics": rule.filters,
-        "topic_regex": rule.topic_regex.text if rule.topic_regex is not None else None,
-    }
-
-
 def _asked(
     publish: str | None, subscribe: str | None, receive: str | None, create: str | None
 ) -> tuple[Action, str]:
     """The one thing that is asked about, and its topic; of a shared subscription its filter."""
     from embermq.access.authorization.rules import Action
+    from embermq.app.rules_told import topic_asked
     from embermq.mqtt.topics.errors import TopicError
-    from embermq.mqtt.topics.names import parse_shared, validate_filter, validate_topic
 
     given = [
         (action, topic)
@@ -209,14 +185,9 @@ def _asked(
         raise typer.BadParameter("say one of --publish, --subscribe, --receive, --create and --connect")
     action, topic = given[0]
     try:
-        if action is not Action.SUBSCRIBE:
-            validate_topic(topic)
-            return action, topic
-        validate_filter(topic)
-        shared = parse_shared(topic)
+        return action, topic_asked(action, topic)
     except TopicError as error:
         raise typer.BadParameter(f"--{action}: {error.message}") from error
-    return action, shared.topic_filter if shared is not None else topic
 
 
 def _rules(

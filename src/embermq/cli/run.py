@@ -27,4 +27,4 @@ def command(
     )
     from embermq.app.run import run_broker
 
-    raise typer.Exit(run_broker(found.settings, accept_loss=accept_loss))
+    raise typer.Exit(run_broker(found, accept_loss=accept_loss))

@@ -64,16 +64,12 @@ def create(
     """Make a token and print it, this once: only its hash is stored. From the first token on the API asks everybody for
     one, also programs on this machine; the embermq command needs none."""
     from embermq.admin.access import Scope
-    from embermq.app.api_tokens import TokenFile
-    from embermq.queues.durations import parse_duration
+    from embermq.app.api_tokens import TokenFile, expires_ms_of
 
     try:
-        lasts_ms = parse_duration(expires) if expires else 0
-    except ValueError as error:
-        raise OptionError(f"--expires: {error}") from None
-    if expires and not lasts_ms:
-        raise OptionError(f"--expires: {expires} is over at once")
-    expires_ms = time.time_ns() // 1_000_000 + lasts_ms if expires else 0
+        expires_ms = expires_ms_of(expires, time.time_ns() // 1_000_000)
+    except OptionError as error:
+        raise OptionError(f"--{error}") from None
     directory = Path(configuration(config, assignments, data_dir).settings.data_dir)
     is_new = not directory.exists()
     secret = TokenFile(directory).create(name, Scope(scope.value), expires_ms, certificate)
