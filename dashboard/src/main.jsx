@@ -4,13 +4,25 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import { enter, leave, link, session } from "./api.js";
 import { watchFigures } from "./figures.js";
 import { clock } from "./format.js";
+import { Clients } from "./pages/clients.jsx";
 import { Login } from "./pages/login.jsx";
 import { Overview } from "./pages/overview.jsx";
+import { Pipeline } from "./pages/pipeline.jsx";
+import { Publish } from "./pages/publish.jsx";
+import { Queues } from "./pages/queues.jsx";
+import { Retained } from "./pages/retained.jsx";
 import { Told } from "./parts.jsx";
 import { useStore } from "./stores.js";
 
 /** Each with its address, its name in the menu, and the pages below it. */
-const PAGES = [{ at: "", name: "Overview", page: Overview }];
+const PAGES = [
+  { at: "", name: "Overview", page: Overview },
+  { at: "clients", name: "Clients", page: Clients },
+  { at: "queues", name: "Durable queues", page: Queues },
+  { at: "retained", name: "Retained messages", page: Retained },
+  { at: "publish", name: "Publish", page: Publish },
+  { at: "pipeline", name: "Pipeline", page: Pipeline },
+];
 
 const place = () =>
   location.hash

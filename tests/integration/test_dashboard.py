@@ -1,7 +1,8 @@
-"""The dashboard in Chromium, on a real broker: one browser and one page for the whole file."""
+"""The dashboard in Chromium, on a real broker: one browser for the whole file."""
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,8 +14,10 @@ from tests.support.admin_broker import AdminBroker
 from tests.support.broker_process import BrokerProcess
 from tests.support.browser import Browser, browser
 from tests.support.foreign_clients import ROOT
+from tests.support.mqtt_client import MqttClient, run
 
 from embermq.admin.access import Scope
+from embermq.mqtt.wire.packets import Subscription
 
 PAGE = ROOT / "src" / "embermq" / "admin" / "page"
 BYTES_MAX = 200_000
@@ -205,3 +208,151 @@ def test_without_any_token_this_machine_is_in_and_told_so(chromium: Browser, tmp
         )
         assert "every program on this machine may operate this broker" in told
         assert "embermq tokens create" in told
+
+
+def confirm(page: Browser, button: str) -> str:
+    """Press it, say yes; what the page tells then."""
+    told = page.run(
+        """
+        await page.evaluate(() => document.querySelector(".told button")?.click());
+        await page.getByRole("button", { name: given.button, exact: true }).first().click();
+        await page.click("dialog[open] button[value=yes]");
+        await page.waitForSelector(".told .notice");
+        return page.textContent(".told .notice span");
+        """,
+        button=button,
+    )
+    return str(told)
+
+
+def test_a_client_is_found_shown_and_sent_away(page: Browser, broker: AdminBroker, name: str) -> None:
+    async def scenario() -> None:
+        client = MqttClient(f"{name}/1 ?")
+        await client.connect(broker.port, expiry_s=3_600, keep_alive_s=60)
+        await client.subscribe(Subscription(f"{name}/+/#", 1))
+        await asyncio.to_thread(look)
+        await client.ended
+
+    def look() -> None:
+        open_page(page, "clients")
+        page.run(
+            """
+            await page.fill("input[type=search]", given.name);
+            await page.click(`tbody a:has-text("${given.name}/1 ?")`);
+            await page.waitForSelector(`th:has-text("${given.name}/+/#")`);
+            """,
+            name=name,
+        )
+        assert accessible(page) == []
+        assert f"The connection of {name}/1 ? was ended." in confirm(page, "Send away")
+        page.run("await page.waitForSelector('text=The client is away.')")
+        assert f"The session of {name}/1 ? is gone." in confirm(page, "End session")
+
+    run(scenario())
+    assert broker.told("GET", f"/clients?match={name}*") == []
+
+
+def test_ten_thousand_clients_are_shown_page_by_page(page: Browser) -> None:
+    """The browser gets pages as the API makes them, and draws no more than one."""
+    told = page.run(
+        """
+        const ids = [...Array(10_000).keys()].map((number) => `c${String(number).padStart(5, "0")}`);
+        const row = {
+          type: "device", username: "", connected_as: "", version: "5.0", connected: true, peer: "", kept: true,
+          expiry_interval_s: 1, expires: null, created: "2026-01-01T00:00:00+00:00", subscriptions: 1, queued: 0,
+          waiting: 0, in_flight: 0, receiving: 0, behind: null,
+        };
+        const limits = new Set();
+        await page.route("**/api/v1/clients?*", (route) => {
+          const asked = new URL(route.request().url()).searchParams;
+          const [after, limit] = [asked.get("after") ?? "", Number(asked.get("limit"))];
+          limits.add(limit);
+          const found = ids.filter((client_id) => client_id > after).slice(0, limit);
+          return route.fulfill({ json: found.map((client_id) => ({ client_id, ...row })) });
+        });
+        await page.evaluate(() => { location.hash = "#/clients" });
+        const firsts = [];
+        for (let turn = 0; turn < 3; turn += 1) {
+          await page.waitForSelector(`tbody tr:first-child:has-text("c00${turn}00")`);
+          firsts.push(await page.locator("tbody tr").count());
+          await page.click("text=Next");
+        }
+        await page.click("text=Previous");
+        await page.waitForSelector("tbody tr:first-child:has-text('c00200')");
+        const said = await page.textContent(".pager span");
+        await page.unroute("**/api/v1/clients?*");
+        return { firsts, said, limits: [...limits] };
+        """
+    )
+    assert told == {"firsts": [100] * 3, "said": "clients 201 to 300", "limits": [100]}
+
+
+def test_a_queue_with_its_dead_letters_is_looked_through_and_emptied(
+    page: Browser, broker: AdminBroker, name: str
+) -> None:
+    at = f"/queues/op%2F{name}"
+    settings: dict[str, Any] = {"partitions": 1, "limits": {"max_queue_depth": 1, "overflow": "drop-head"}}
+    broker.told("PUT", at, json=settings)
+    for number in range(3):
+        broker.told("POST", "/publish", json={"topic": f"$queue/op/{name}", "payload": f"<b>{number}</b>"})
+    broker.told("PUT", at, json={"partitions": 1})
+    open_page(page, "queues")
+    page.run(
+        """
+        await page.click(`tbody a:text-is("op/${given.name}")`);
+        await page.waitForSelector("text=2 dead letters");
+        await page.waitForSelector(".explained li");
+        await page.click("text=Look at messages");
+        await page.waitForSelector("pre:text-is('<b>2</b>')"); // as text
+        """,
+        name=name,
+    )
+    assert accessible(page) == []
+    assert "2 are back in their queues." in confirm(page, "Redrive all")
+    assert broker.told("GET", f"{at}/stats")["messages"] == 3
+    page.run("await page.waitForSelector('dd:text-is(\"3 messages\")')")
+    assert "3 messages were deleted." in confirm(page, "Purge")
+    assert broker.told("GET", f"{at}/stats")["messages"] == 0
+
+
+def test_what_a_token_may_not_is_told(chromium: Browser, broker: AdminBroker, name: str) -> None:
+    broker.told("PUT", f"/queues/{name}", json={"partitions": 1})
+    log_in(chromium, broker, broker.tokens[Scope.READ])
+    chromium.run("await page.waitForSelector(given.entered)", entered=ENTERED)
+    open_page(chromium, f"queues/{name}")
+    assert "this needs a token with the scope operate, read has read" in confirm(chromium, "Purge")
+
+
+def test_a_message_is_published_retained_and_deleted(page: Browser, broker: AdminBroker, name: str) -> None:
+    topic = f"{name}/ä b/%x"
+    open_page(page, "publish")
+    page.run(
+        """
+        await page.waitForSelector(".form");
+        await page.getByLabel("Topic").fill(given.topic);
+        await page.getByLabel("Payload").fill('{"a":[1]}');
+        await page.getByLabel("Retain").check();
+        """,
+        topic=topic,
+    )
+    assert accessible(page) == []
+    page.run(
+        """
+        await page.click(".form button");
+        await page.waitForSelector(".told .notice.good:has-text('stored')");
+        await page.evaluate(() => { location.hash = "#/retained" });
+        await page.click(`.tree a:has-text("${given.topic}")`);
+        await page.waitForSelector("pre[aria-label=Payload]");
+        """,
+        topic=topic,
+    )
+    assert page.run("return page.textContent('pre[aria-label=Payload]')") == '{\n  "a": [\n    1\n  ]\n}'
+    assert accessible(page) == []
+    assert f"The retained message of {topic} is gone." in confirm(page, "Delete")
+    assert broker.told("GET", "/retained") == []
+
+
+def test_the_pipeline_is_shown(page: Browser) -> None:
+    open_page(page, "pipeline")
+    page.run("await page.waitForSelector('.state.bad:text-is(\"down\")')")
+    assert accessible(page) == []
