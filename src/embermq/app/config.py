@@ -61,6 +61,7 @@ from embermq.edge.settings import (
     WebSocketSettings,
 )
 from embermq.observability.settings import LoggingSettings
+from embermq.pipeline.rules.settings import RuleSettings, check_rules
 from embermq.pipeline.settings import PipelineSettings
 from embermq.ports.store_url import without_password
 from embermq.queues.settings import BrokerQueueSettings
@@ -106,6 +107,8 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     queues: BrokerQueueSettings = field(default_factory=BrokerQueueSettings)
     webhook: WebhookSettings = field(default_factory=WebhookSettings)
     pipeline: PipelineSettings = field(default_factory=PipelineSettings)
+    rules: Mapping[str, RuleSettings] = field(default_factory=dict)
+    """Tables `[rules.NAME]`, SQL over the messages each; see [rules](rules.md)."""
     logging: LoggingSettings = field(default_factory=LoggingSettings)
 
 
@@ -142,6 +145,10 @@ class Configuration(Struct, frozen=True):
             for name, value in table.items():
                 key = f"{table_name(address)}.{name}"
                 yield Setting(key, value, self.origins.get(key, "default"))
+        for name, rule in self.settings.rules.items():
+            for info in fields(RuleSettings):
+                key = f"{_RULES}{name}.{info.name}"
+                yield Setting(key, getattr(rule, info.name), self.origins.get(key, "default"))
 
 
 class _Given(Struct, frozen=True):
@@ -219,6 +226,8 @@ def _without_none(kind: object) -> object:
 
 
 _LISTENER = "listener."
+_RULES = "rules."
+_RULE_KEYS: dict[str, object] = {info.name: info.type for info in fields(RuleSettings)}
 _LISTENER_KEYS: dict[str, object] = {
     info.name: _without_none(info.type)
     for struct in (OwnSettings, TlsSettings, WebSocketSettings)
@@ -226,7 +235,7 @@ _LISTENER_KEYS: dict[str, object] = {
 }
 """What a table `[listener."address"]` may set, and of which type; None is said by saying nothing."""
 _SCHEMA: dict[str, FieldInfo] = {
-    key: info for key, info in _schema(Settings) if key != _LISTENER.removesuffix(".")
+    key: info for key, info in _schema(Settings) if f"{key}." not in (_LISTENER, _RULES)
 }
 _SECTIONS: dict[str, type[Struct]] = {
     info.name: info.type
@@ -238,6 +247,9 @@ _SECTIONS: dict[str, type[Struct]] = {
 def _find(key: str) -> tuple[str, object]:
     """The setting in its one spelling, since `listener."0.0.0.0:8883".cert` may be written without the quotes, and its
     type, None when there is no such setting."""
+    rule, name = _of_rule(key)
+    if rule:
+        return key, _RULE_KEYS.get(name)
     address, name = _of_listener(key)
     if not address:
         return key, _SCHEMA[key].type if key in _SCHEMA else None
@@ -252,14 +264,26 @@ def _of_listener(key: str) -> tuple[str, str]:
     return address.removeprefix('"').removesuffix('"'), name
 
 
+def _of_rule(key: str) -> tuple[str, str]:
+    """Name and key of a setting of one rule, or two empty texts."""
+    if not key.startswith(_RULES):
+        return "", ""
+    rule, _, name = key.removeprefix(_RULES).rpartition(".")
+    return rule, name
+
+
 def _compose(values: Mapping[str, object]) -> Settings:
     tables: dict[str, dict[str, object]] = {}
+    rules: dict[str, dict[str, object]] = {}
     for key, value in values.items():
+        rule, name = _of_rule(key)
+        if rule:
+            rules.setdefault(rule, {})[name] = value
         address, name = _of_listener(key)
         if address:
             tables.setdefault(address, {})[name] = value
     values = {key: value for key, value in values.items() if key in _SCHEMA}
-    sections: dict[str, object] = {"listener": tables}
+    sections: dict[str, object] = {"listener": tables, "rules": rules}
     for name, struct in _SECTIONS.items():
         prefix = name + "."
         sections[name] = struct(
@@ -283,8 +307,8 @@ def _from_file(path: Path, problems: list[str]) -> list[_Given]:
         raise ConfigError(f"{path} is not valid TOML: {error}") from error
     given: list[_Given] = []
     for name, content in document.items():
-        if name == _LISTENER.removesuffix(".") and isinstance(content, dict):
-            given += _from_tables(content, str(path), lines)
+        if f"{name}." in (_LISTENER, _RULES) and isinstance(content, dict):
+            given += _from_tables(name, content, str(path), lines)
         elif name in _SECTIONS and not isinstance(content, dict):
             problems.append(f"{name}: is a section, written [{name}] (from {path}, line {lines.line(name)})")
         elif isinstance(content, dict) and name not in _SCHEMA and (content or name in _SECTIONS):
@@ -297,14 +321,16 @@ def _from_file(path: Path, problems: list[str]) -> list[_Given]:
     return given
 
 
-def _from_tables(tables: Mapping[str, object], origin: str, lines: SettingLines) -> Iterator[_Given]:
-    for address, table in tables.items():
+def _from_tables(
+    kind: str, tables: Mapping[str, object], origin: str, lines: SettingLines
+) -> Iterator[_Given]:
+    for name, table in tables.items():
         if isinstance(table, dict):
+            whole = table_name(name) if f"{kind}." == _LISTENER else f"{kind}.{name}"
             for key, value in table.items():
-                line = lines.line("listener", address, key)
-                yield _Given(f"{table_name(address)}.{key}", value, origin, False, line)
+                yield _Given(f"{whole}.{key}", value, origin, False, lines.line(kind, name, key))
         else:
-            yield _Given(_LISTENER + address, table, origin, False, lines.line("listener", address))
+            yield _Given(f"{kind}.{name}", table, origin, False, lines.line(kind, name))
 
 
 def _from_environment(environment: Mapping[str, str], problems: list[str]) -> list[_Given]:
@@ -344,6 +370,10 @@ def _unknown(item: _Given) -> str:
         return f"{item.key} is a section, not a setting (from {item.place}); it has {keys}"
     section, dot, name = item.key.partition(".")
     candidates: list[str] = []
+    rule, name_there = _of_rule(item.key)
+    if rule:
+        near_there = get_close_matches(name_there, _RULE_KEYS, n=1, cutoff=0.5)
+        candidates = [f"{_RULES}{rule}.{near}" for near in near_there]
     address, name_there = _of_listener(item.key)
     if address:
         near_there = get_close_matches(name_there, _LISTENER_KEYS, n=1, cutoff=0.5)
@@ -407,6 +437,7 @@ def _contradictions(settings: Settings) -> Iterator[str]:
         partial(redis_settings.check_settings, settings.redis),
         partial(log_settings.check_settings, settings.log),
         partial(check_pipeline, settings),
+        partial(check_rules, settings.rules),
         partial(check_queue_file, settings.queues),
         partial(webhook_settings.check_settings, settings.webhook),
     )

@@ -32,6 +32,7 @@ COMMANDS: dict[str, str] = {
     "certs": "embermq.cli.certs",
     "cluster": "embermq.cli.cluster",
     "pipeline": "embermq.cli.pipeline",
+    "rules": "embermq.cli.rules",
     "service": "embermq.cli.service",
     "trace": "embermq.cli.trace",
     "version": "embermq.cli.version",

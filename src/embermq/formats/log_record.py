@@ -21,6 +21,7 @@ newer broker and an older job understand each other. Known tags:
     5 publisher    of a retained message, where there are rules: u16 length, publisher's user name; rest: the subject of
                    its certificate. It is carried as fields that a reader does not know are, see `publisher_in`
     6 addressed    nothing: the record is for the logs in its stamps alone, whoever has subscribed to its topic
+    7 rules        names of the rules that the message comes of, the first one first, with commas between them
     255 header     a foreign header of a record in Kafka, see model.kafka_record: never written here
 
 A batch is the plain concatenation of records; record i of a batch has offset base + i. Whoever decodes a record checks
@@ -63,6 +64,7 @@ FIELD_STAMPS = 3
 FIELD_ORIGIN = 4
 FIELD_PUBLISHER = 5
 FIELD_ADDRESSED = 6
+FIELD_RULES = 7
 FIELD_HEADER = 255
 
 HEAD = Layout(">IIBBq")

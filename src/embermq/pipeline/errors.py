@@ -71,3 +71,11 @@ class SourceOptionError(PipelineError, ValueError):
 
 class AuditError(PipelineError):
     """The world's fault: what is to be audited cannot be read. Says what."""
+
+
+class RuleRefused(PipelineError):
+    """The user's fault: a rule whose SQL says what it cannot, or may not. Says what."""
+
+
+class RuleError(PipelineError):
+    """The world's fault, or the data's: a rule that fails while it reads messages. Says what Spark said."""

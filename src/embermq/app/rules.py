@@ -1,0 +1,83 @@
+"""`embermq rules`: what is asked for, and which rules there are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from embermq.app.config import Settings
+from embermq.app.errors import EmberError, OptionError, UserError
+from embermq.app.log_place import EARLIEST, place_in_log
+from embermq.app.report_folder import embedded_data
+from embermq.pipeline.errors import PipelineError, RuleRefused
+from embermq.pipeline.jobs.replay_values import ReplayRange
+from embermq.pipeline.places import Places
+from embermq.pipeline.sources.log_file import LogFile
+
+if TYPE_CHECKING:
+    from embermq.pipeline.rules.settings import RuleSettings
+    from embermq.pipeline.rules.values import TriedRule
+
+
+class RuleFailed(EmberError):
+    """The world's fault: the message says what."""
+
+
+class RuleTrial(Struct, frozen=True, kw_only=True):
+    """Which rule is tried, on what, as it was typed. `shown` messages at most are shown; `tasks` of Spark at a time."""
+
+    name: str
+    start: str = EARLIEST
+    end: str = ""
+    shown: int
+    tasks: int = 0
+
+
+def check_rules_sql(names: Sequence[str], settings: Settings) -> dict[str, str]:
+    """Why each is refused, "" for one that is not; all rules without `names`. Raises UserError, RuleFailed."""
+    from embermq.pipeline.rules.trying import check_sql
+
+    try:
+        return check_sql(settings.pipeline, chosen(names, settings))
+    except PipelineError as error:
+        raise RuleFailed(str(error)) from error
+
+
+def run_trial(order: RuleTrial, settings: Settings) -> TriedRule:
+    """Raises OptionError, UserError, RuleFailed. Nothing is changed."""
+    from embermq.pipeline.rules.trying import try_rule
+
+    [(name, rule)] = chosen([order.name], settings).items()
+    places = Places(embedded_data(settings, "rules do not read a log in Kafka yet"))
+    log = LogFile(places.log)
+    try:
+        log_end = log.end() or 0
+    finally:
+        log.close()
+    start, start_ms = (None, None) if order.start == EARLIEST else place_in_log("--from", order.start)
+    end, end_ms = place_in_log("--to", order.end) if order.end else (None, None)
+    if start is not None and start > log_end:
+        raise OptionError(f"--from: {start} is behind the end of the log, which is {log_end}")
+    wanted = ReplayRange(
+        topic_filter="#", log_end=log_end, start=start, start_ms=start_ms, end_offset=end, end_ms=end_ms
+    )
+    try:
+        return try_rule(settings.pipeline, places, name, rule, wanted, shown=order.shown, tasks=order.tasks)
+    except RuleRefused as error:
+        raise UserError(f"rules.{name}.sql: {error}") from error
+    except PipelineError as error:
+        raise RuleFailed(str(error)) from error
+
+
+def chosen(names: Sequence[str], settings: Settings) -> Mapping[str, RuleSettings]:
+    """Rules by name, all without `names`. Raises UserError."""
+    rules = settings.rules
+    for name in names:
+        if name not in rules:
+            there = (
+                ", ".join(sorted(rules)) or "none; a configuration file (--config) has tables [rules.NAME]"
+            )
+            raise UserError(f"there is no rule {name}; there are {there}")
+    return {name: rules[name] for name in names or sorted(rules)}

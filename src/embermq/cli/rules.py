@@ -1,0 +1,112 @@
+"""`embermq rules`: SQL over messages, whose rows become messages."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+import typer
+
+from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir, Tasks, configuration
+from embermq.cli.terminal import print_json, shown, table
+
+EXIT_REFUSED = 3
+PAYLOAD_CHARACTERS = 100
+
+app = typer.Typer(
+    help="Rules: SQL over messages, whose rows become messages.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+Names = Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Else all.")]
+
+
+@app.callback()
+def rules() -> None:
+    """Rules: SQL over messages, whose rows become messages."""
+
+
+@app.command("list")
+def list_rules(
+    *,
+    data_dir: DataDir = None,
+    config: ConfigFile = None,
+    assignments: Assignments = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the rules of the configuration."""
+    from embermq.app.rules import chosen
+
+    found = chosen((), configuration(config, assignments, data_dir).settings)
+    if as_json:
+        print_json([{"name": name, **msgspec.to_builtins(rule)} for name, rule in found.items()])
+        return
+    rows = [(name, rule.queue or rule.to, shown(" ".join(rule.sql.split()))) for name, rule in found.items()]
+    print("\n".join(table([("rule", "to", "sql"), *rows], names=3)))
+
+
+@app.command("check")
+def check(
+    names: Names = None,
+    *,
+    data_dir: DataDir = None,
+    config: ConfigFile = None,
+    assignments: Assignments = None,
+    as_json: AsJson = False,
+) -> None:
+    """Let Spark understand rules, and say which ones are refused and why. The broker need not run."""
+    from embermq.app.rules import check_rules_sql
+
+    found = check_rules_sql(names or (), configuration(config, assignments, data_dir).settings)
+    if as_json:
+        print_json([{"name": name, "refused": reason} for name, reason in found.items()])
+    else:
+        rows = [(name, shown(reason) if reason else "is right") for name, reason in found.items()]
+        print("\n".join(table([("rule", "found"), *rows], names=2)))
+    raise typer.Exit(EXIT_REFUSED if any(found.values()) else 0)
+
+
+@app.command("test")
+def try_it(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The rule.")],
+    *,
+    start: Annotated[
+        str,
+        typer.Option(
+            "--from", metavar="OFFSET|TIME", help="The first one, or `earliest`; times without zone are UTC."
+        ),
+    ],
+    end: Annotated[
+        str,
+        typer.Option(
+            "--to", metavar="OFFSET|TIME", help="The first one that is left out; else what is there now."
+        ),
+    ] = "",
+    limit: Annotated[int, typer.Option("--limit", min=0, max=10_000, help="Messages that are shown.")] = 20,
+    tasks: Tasks = 0,
+    data_dir: DataDir = None,
+    config: ConfigFile = None,
+    assignments: Assignments = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what a rule would have published of past messages, of the log and the lake. Nothing is published; the broker
+    may be running."""
+    from embermq.app.rules import RuleTrial, run_trial
+
+    settings = configuration(config, assignments, data_dir).settings
+    found = run_trial(RuleTrial(name=name, start=start, end=end, shown=limit, tasks=tasks), settings)
+    if as_json:
+        print_json(found)
+        return
+    lines = [
+        f"seen       {found.records:,} messages",
+        f"published  {found.messages:,} would have been",
+    ]
+    if found.shown:
+        rows = [
+            (str(one.offset), shown(one.topic), shown(one.payload)[:PAYLOAD_CHARACTERS])
+            for one in found.shown
+        ]
+        lines += ["", *table([("of offset", "topic", "payload"), *rows], names=3)]
+    print("\n".join(lines))

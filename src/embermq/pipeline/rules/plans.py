@@ -1,0 +1,234 @@
+"""What the SQL of a rule may say: what is not on a list is refused.
+
+It is looked at twice. As Spark has read it, before any name in it is looked up: a name of a table may be a file, and a
+command is done when it is understood. Then as Spark has understood it, when each expression is what it will do.
+"""
+
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+from pyspark.errors import ParseException, PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from embermq.pipeline.errors import RuleRefused
+
+Java = Any
+"""What py4j gives: a plan or an expression of Spark's."""
+
+GROUPS = frozenset(
+    {
+        "array_funcs",
+        "bitwise_funcs",
+        "collection_funcs",
+        "conditional_funcs",
+        "conversion_funcs",
+        "datetime_funcs",
+        "generator_funcs",
+        "hash_funcs",
+        "json_funcs",
+        "lambda_funcs",
+        "map_funcs",
+        "math_funcs",
+        "predicate_funcs",
+        "string_funcs",
+        "struct_funcs",
+        "url_funcs",
+    }
+)
+"""Of Spark's own functions: those that reckon with their arguments. What is of no such group (`reflect`, `java_method`,
+`input_file_name`, `xpath`, `from_protobuf`, `current_user`) may run code, read files, or tell of the machine."""
+WINDOWED = frozenset({"session_window", "window", "window_time"})
+_READ = frozenset({"Filter", "Generate", "Join", "SubqueryAlias", "UnresolvedRelation"})
+"""Below the one SELECT, as read."""
+_UNDERSTOOD = frozenset({"Filter", "Generate", "Join", "Project", "SubqueryAlias", "View"})
+# fmt: off
+_STRUCTURE = frozenset({
+    "Add", "Alias", "And", "ArrayTransform", "AttributeReference", "BinaryPad", "BinaryPredicate",
+    "BitwiseAnd", "BitwiseNot", "BitwiseOr", "BitwiseXor", "CaseWhen", "Cast", "Coalesce", "Collate",
+    "Concat", "Contains", "CreateNamedStruct", "CurrentDate", "CurrentTimestamp", "DateAdd",
+    "DateAddInterval", "DateDiff", "DateSub", "DatetimeSub", "DayOfMonth", "DayOfWeek", "Divide",
+    "DivideDTInterval", "DivideYMInterval", "EndsWith", "EqualNullSafe", "EqualTo", "Explode",
+    "Extract", "GeneratorOuter", "GetArrayItem", "GetArrayStructFields", "GetMapValue",
+    "GetStructField", "GreaterThan", "GreaterThanOrEqual", "Hour", "If", "In", "Inline",
+    "IntegralDivide", "IsNotNull", "IsNull", "LambdaFunction", "LessThan", "LessThanOrEqual", "Like",
+    "LikeAll", "LikeAny", "Literal", "Lower", "MakeTimestamp", "MakeTimestampFromDateTime", "Mask",
+    "Minute", "Month", "Multiply", "MultiplyDTInterval", "MultiplyYMInterval", "NamedLambdaVariable",
+    "Not", "NotLikeAll", "NotLikeAny", "Or", "ParseToTimestamp", "PosExplode", "Quarter", "RLike",
+    "Remainder", "ResolvedCollation", "RoundCeil", "RoundFloor", "Second", "SecondWithFraction", "Size",
+    "StartsWith", "StringLPad", "StringRPad", "Subtract", "SubtractDates", "SubtractTimestamps",
+    "TimeAdd", "TimestampAddInterval", "ToBinary", "ToCharacter", "TryMakeTimestampFromDateTime",
+    "UnaryMinus", "UnaryPositive", "Upper", "WeekOfYear", "Year",
+})
+# fmt: on
+"""Operators, and what functions on the list turn into."""
+_WORDS = {
+    "Aggregate": "GROUP BY and functions over many rows",
+    "Distinct": "DISTINCT",
+    "GlobalLimit": "LIMIT",
+    "Project": "a SELECT inside FROM",
+    "Sort": "ORDER BY",
+    "Union": "UNION",
+    "UnresolvedHaving": "HAVING",
+    "UnresolvedHint": "a hint",
+    "UnresolvedInlineTable": "VALUES",
+    "UnresolvedTableValuedFunction": "a function in FROM",
+    "UnresolvedWith": "WITH",
+    "Window": "OVER",
+}
+_BUILDER = "ExpressionBuilder"
+_CATALYST = "org.apache.spark.sql.catalyst."
+
+
+def understood(spark: SparkSession, sql: str, tables: frozenset[str], hidden: tuple[str, ...]) -> DataFrame:
+    """The rows of the SQL over temporary views `tables` of this session, with the columns `hidden` of one of them at
+    the end. Nothing has been read when it returns. Raises RuleRefused."""
+    if "${" in sql:
+        raise RuleRefused("${…} stands for a variable of Spark or of the environment, which no rule reads")
+    session = spark._jsparkSession
+    try:
+        read = session.sessionState().sqlParser().parsePlan(sql)
+    except ParseException as error:
+        raise RuleRefused(_told(error)) from error
+    _check_read(spark, read, tables)
+    names = read.projectList()
+    attribute = spark._jvm.org.apache.spark.sql.catalyst.analysis.UnresolvedAttribute  # type: ignore[union-attr]
+    for name in hidden:
+        names = names.appended(attribute.quoted(name))
+    try:
+        rows = _object(spark, "classic.Dataset").ofRows(session, read.copy(names, read.child()))
+    except PySparkException as error:
+        raise RuleRefused(_told(error)) from error
+    _check_understood(spark, rows.queryExecution().analyzed())
+    return DataFrame(rows, spark)
+
+
+def adopted(rows: DataFrame, spark: SparkSession) -> DataFrame:
+    """The same rows in another session of the same JVM."""
+    plan = rows._jdf.queryExecution().analyzed()
+    return DataFrame(_object(spark, "classic.Dataset").ofRows(spark._jsparkSession, plan), spark)
+
+
+def _check_read(spark: SparkSession, plan: Java, tables: frozenset[str]) -> None:
+    if _name(plan) != "Project":
+        raise _no_node(plan)
+    _check_words(spark, plan)
+    for node in _below(plan):
+        if _name(node) not in _READ:
+            raise _no_node(node)
+        if _name(node) == "UnresolvedRelation":
+            parts = [str(part).lower() for part in _items(node.multipartIdentifier())]
+            if parts[0] not in tables or len(parts) > 1:
+                raise RuleRefused(
+                    f"{node.tableName()} is no table of a rule; it reads {', '.join(sorted(tables))}"
+                )
+        _check_words(spark, node)
+
+
+def _check_words(spark: SparkSession, node: Java) -> None:
+    for expression in _expressions(node):
+        name = _name(expression)
+        if name in ("UnresolvedFunction", "UnresolvedGenerator"):
+            named = expression.nameParts() if name == "UnresolvedFunction" else expression.name().nameParts()
+            function = ".".join(str(part).lower() for part in _items(named))
+            if function in WINDOWED:
+                raise RuleRefused(f"the function {function} is for windows, which rules do not have yet")
+            if function not in _functions(spark):
+                raise RuleRefused(f"the function {function} is none that a rule may use")
+        elif _is(spark, expression, "expressions.PlanExpression"):
+            raise RuleRefused("a SELECT inside an expression is not for rules; JOIN a table")
+
+
+def _check_understood(spark: SparkSession, plan: Java) -> None:
+    known = _STRUCTURE | set(_functions(spark).values())
+    waiting = [plan]
+    while waiting:
+        node = waiting.pop()
+        if _name(node) not in _UNDERSTOOD:
+            raise _no_node(node)
+        if _name(node) == "View":
+            continue  # what is below was made here
+        waiting += _children(node)
+        for expression in _expressions(node, spark):
+            if not str(expression.getClass().getName()).startswith(f"{_CATALYST}expressions.") or (
+                _name(expression) not in known
+            ):
+                raise RuleRefused(f"{_short(expression)} is none that a rule may use ({_name(expression)})")
+
+
+@cache
+def _functions(spark: SparkSession) -> dict[str, str]:
+    """Name of each function on the list -> the class of its expression."""
+    registry = _object(spark, "catalyst.analysis.FunctionRegistry").builtin()
+    found: dict[str, str] = {}
+    for name in _items(registry.listFunction()):
+        info = registry.lookupFunction(name).get()
+        if info.getGroup() in GROUPS:
+            found[str(name.funcName())] = str(info.getClassName()).rpartition(".")[2].removesuffix(_BUILDER)
+    return found
+
+
+def _object(spark: SparkSession, name: str) -> Java:
+    """A Scala object by its name below org.apache.spark.sql."""
+    at: Java = spark._jvm.org.apache.spark.sql  # type: ignore[union-attr]
+    *packages, last = name.split(".")
+    for package in packages:
+        at = getattr(at, package)
+    return getattr(getattr(at, f"{last}$"), "MODULE$")
+
+
+def _is(spark: SparkSession, expression: Java, kind: str) -> bool:
+    return bool(_class(spark, kind).isInstance(expression))
+
+
+@cache
+def _class(spark: SparkSession, kind: str) -> Java:
+    return spark._jvm.java.lang.Class.forName(_CATALYST + kind)  # type: ignore[union-attr]
+
+
+def _expressions(node: Java, spark: SparkSession | None = None) -> Iterator[Java]:
+    """All of a node. With `spark`, of functions that Spark writes in other words what they were given alone."""
+    waiting = _items(node.expressions())
+    while waiting:
+        expression = waiting.pop()
+        yield expression
+        if spark is not None and _is(spark, expression, "expressions.InheritAnalysisRules"):
+            waiting += _items(expression.parameters())
+        else:
+            waiting += _children(expression)
+
+
+def _below(plan: Java) -> Iterator[Java]:
+    waiting = _children(plan)
+    while waiting:
+        node = waiting.pop()
+        yield node
+        waiting += _children(node)
+
+
+def _children(node: Java) -> list[Java]:
+    return _items(node.children())
+
+
+def _items(sequence: Java) -> list[Java]:
+    return [sequence.apply(at) for at in range(sequence.size())]
+
+
+def _name(node: Java) -> str:
+    return str(node.getClass().getName()).rpartition(".")[2]
+
+
+def _no_node(node: Java) -> RuleRefused:
+    words = _WORDS.get(_name(node), _name(node))
+    return RuleRefused(f"{words} is not for rules: SELECT … FROM … [JOIN …] [LATERAL VIEW …] [WHERE …]")
+
+
+def _short(expression: Java) -> str:
+    return str(expression.toString())[:80]
+
+
+def _told(error: PySparkException) -> str:
+    """What Spark says of the SQL, without the plan that it adds."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    told = lines[0] if lines else type(error).__name__
+    return told.partition(" SQLSTATE:")[0]

@@ -1,0 +1,100 @@
+"""Rules as the configuration has them: tables `[rules.NAME]`. No Spark in here."""
+
+import re
+from collections.abc import Mapping
+from typing import Literal
+
+from msgspec import Struct
+
+from embermq.mqtt.topics.errors import TopicError
+from embermq.mqtt.topics.names import validate_topic
+from embermq.pipeline.errors import PipelineSettingsError
+from embermq.queues.errors import NameRefused
+from embermq.queues.names import QUEUE_PREFIX, parse_topic, queue_name
+
+RULES_MAX = 32
+"""Each has a batch of its own at every read of the log."""
+SQL_CHARACTERS_MAX = 16_384
+NAME = re.compile(r"[a-z][a-z0-9_-]{0,31}")
+TABLE = re.compile(r"[a-z][a-z0-9_]{0,31}")
+TABLE_KINDS = (".csv", ".json", ".parquet")
+MESSAGES = "messages"
+"""What a rule reads."""
+
+
+class RuleSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One rule: what it reads of the messages, and where its rows go."""
+
+    sql: str = ""
+    """A SELECT over `messages` with the columns `topic` (for a queue without) and `payload`."""
+    to: Literal["mqtt", "queue"] = "mqtt"
+    """`mqtt`: each row is published to its `topic`; `queue`: into the durable queue `queue`."""
+    queue: str = ""
+    """The durable queue, for `to = "queue"`."""
+    qos: Literal[1, 2] = 1
+    """Of the messages that it publishes."""
+    tables: tuple[str, ...] = ()
+    """Other tables that it reads: `NAME=FILE` each, a file that ends in .csv (with a line of names), .json (an object a
+    line) or .parquet."""
+    sees_rules: bool = False
+    """Whether it sees what other rules have published. It never sees what comes of its own messages."""
+
+    @property
+    def topic(self) -> str:
+        """Of each message, "" when the rows say it."""
+        return QUEUE_PREFIX + queue_name(self.queue) if self.to == "queue" else ""
+
+    def files(self) -> dict[str, str]:
+        """Name of each table -> its file."""
+        return {name.strip(): file.strip() for name, _, file in (one.partition("=") for one in self.tables)}
+
+
+def check_rules(rules: Mapping[str, RuleSettings]) -> None:
+    """Raise PipelineSettingsError, naming the setting, for what no rule can be. Reads no file, and not the SQL."""
+    if len(rules) > RULES_MAX:
+        raise PipelineSettingsError(f"rules: there are {len(rules)}, {RULES_MAX} are allowed")
+    for name, rule in rules.items():
+        key = f"rules.{name}"
+        if not NAME.fullmatch(name):
+            raise PipelineSettingsError(
+                f"{key}: the name of a rule has up to 32 characters of a-z, 0-9, _ and -, and begins with a letter"
+            )
+        if not rule.sql.strip():
+            raise PipelineSettingsError(f"{key}.sql: is missing; it is a SELECT over messages")
+        if len(rule.sql) > SQL_CHARACTERS_MAX:
+            raise PipelineSettingsError(
+                f"{key}.sql: has {len(rule.sql)} characters, more than the largest allowed {SQL_CHARACTERS_MAX}"
+            )
+        _check_target(key, rule)
+        _check_tables(key, rule)
+
+
+def _check_target(key: str, rule: RuleSettings) -> None:
+    if rule.to != "queue":
+        if rule.queue:
+            raise PipelineSettingsError(f'{key}.queue = {rule.queue!r}: is for to = "queue"')
+        return
+    if not rule.queue:
+        raise PipelineSettingsError(f'{key}.queue: to = "queue" needs the name of a durable queue')
+    try:
+        validate_topic(rule.topic)
+        if parse_topic(rule.topic).verb is not None:
+            raise PipelineSettingsError(f"{key}.queue = {rule.queue!r}: it names no queue")
+    except (TopicError, NameRefused) as error:
+        raise PipelineSettingsError(f"{key}.queue = {rule.queue!r}: {error}") from None
+
+
+def _check_tables(key: str, rule: RuleSettings) -> None:
+    if len(rule.files()) != len(rule.tables):
+        raise PipelineSettingsError(f"{key}.tables = {list(rule.tables)}: a table is named twice")
+    for name, file in rule.files().items():
+        if not TABLE.fullmatch(name) or name == MESSAGES:
+            raise PipelineSettingsError(
+                f"{key}.tables: {name!r} is no name of a table: up to 32 characters of a-z, 0-9 and _, a letter first, "
+                f"and not {MESSAGES}"
+            )
+        if not file.startswith("/") or not file.endswith(TABLE_KINDS):
+            raise PipelineSettingsError(
+                f"{key}.tables: {name}={file!r} is not the absolute path of a file that ends in "
+                f"{', '.join(TABLE_KINDS)}"
+            )

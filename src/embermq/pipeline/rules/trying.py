@@ -1,0 +1,87 @@
+"""Rules without effect: what is wrong with them, and what they make of past messages."""
+
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from pyspark.errors import PySparkException
+
+from embermq.pipeline.batch import batch_session
+from embermq.pipeline.connector import lake_jars
+from embermq.pipeline.errors import RuleError, RuleRefused
+from embermq.pipeline.jobs.past_records import PastRecords, accepted_in, begins_before, has_lake, log_bounds
+from embermq.pipeline.jobs.replay_values import ReplayRange
+from embermq.pipeline.places import Places
+from embermq.pipeline.rules.rows import READ
+from embermq.pipeline.rules.session import RuleSession
+from embermq.pipeline.rules.settings import RuleSettings
+from embermq.pipeline.rules.values import RuleRow, TriedRule
+from embermq.pipeline.settings import PipelineSettings
+from embermq.pipeline.sources.message_log import MessageLogSource
+
+
+def check_sql(settings: PipelineSettings, rules: Mapping[str, RuleSettings]) -> dict[str, str]:
+    """Why each rule is refused, "" for one that is not. Raises PipelineError."""
+    found: dict[str, str] = {}
+    with (
+        tempfile.TemporaryDirectory(prefix="embermq-") as work,
+        batch_session(settings, 1, Path(work)) as spark,
+    ):
+        session = RuleSession(spark)
+        for name, rule in rules.items():
+            try:
+                session.check(name, rule)
+                found[name] = ""
+            except RuleRefused as error:
+                found[name] = str(error)
+    return found
+
+
+def try_rule(
+    settings: PipelineSettings,
+    places: Places,
+    name: str,
+    rule: RuleSettings,
+    wanted: ReplayRange,
+    *,
+    shown: int,
+    tasks: int,
+) -> TriedRule:
+    """What the rule would have published of a range of log and lake. Raises RuleRefused, RuleError, PipelineError."""
+    began = time.monotonic()
+    bounds = log_bounds(places)
+    uses_lake = begins_before(places, wanted, bounds) and has_lake(settings, places)
+    if uses_lake:
+        lake_jars(settings)
+    with (
+        tempfile.TemporaryDirectory(prefix="embermq-") as work,
+        batch_session(settings, tasks, Path(work), lake=uses_lake) as spark,
+    ):
+        spark.dataSource.register(MessageLogSource)
+        session = RuleSession(spark)
+        try:
+            past = PastRecords(spark, settings, places)
+            records = past.in_log(wanted, bounds).where(accepted_in(wanted)).select(*READ)
+            if uses_lake:
+                records = past.in_lake(wanted, bounds).select(*READ).unionByName(records)
+            rows = session.rows(name, rule, records)
+            first = rows.orderBy("offset", "topic", "payload").limit(shown).collect()
+            messages = rows.count()
+            seen = records.where("error IS NULL").count()
+        except PySparkException as error:
+            reason = next(iter(str(error).splitlines()), type(error).__name__)
+            raise RuleError(f"the rule {name} fails: {reason}") from error
+    return TriedRule(
+        records=seen,
+        messages=messages,
+        shown=tuple(
+            RuleRow(
+                offset=row["offset"],
+                topic=row["topic"],
+                payload=bytes(row["payload"]).decode(errors="backslashreplace"),
+            )
+            for row in first
+        ),
+        seconds=round(time.monotonic() - began, 3),
+    )

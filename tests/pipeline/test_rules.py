@@ -1,0 +1,205 @@
+"""Rules: what their SQL may say, what comes of messages, and `embermq rules check` and `test`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from tests.pipeline.log_writer import NOON_MS, LogWriter, record
+from tests.pipeline.queries import log_rows
+
+from embermq.cli.main import main
+from embermq.formats.log_record import FIELD_RULES
+from embermq.mqtt.wire.properties import Properties
+from embermq.pipeline.errors import RuleRefused
+from embermq.pipeline.places import Places
+from embermq.pipeline.rules import trying
+from embermq.pipeline.rules.session import RuleSession
+from embermq.pipeline.rules.settings import RuleSettings
+from embermq.pipeline.sinks.lake import Lake
+from embermq.pipeline.sources.log_file import BrokerFile
+from embermq.pipeline.transforms.lake import lake_rows
+
+HOT = (
+    "SELECT concat('alerts/', split(topic, '/')[1]) AS topic, payload FROM messages "
+    "WHERE topic LIKE 'sensors/%' AND get_json_object(payload, '$.t') > 80"
+)
+NO_SELECT = "is not for rules: SELECT … FROM"
+Row = tuple[int, str, bytes]
+
+
+@pytest.fixture(scope="module")
+def rules(spark: SparkSession) -> RuleSession:
+    return RuleSession(spark)
+
+
+@pytest.fixture
+def with_spark(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> SparkSession:
+    """The command in this process finds Spark that has started already."""
+
+    @contextmanager
+    def started(*_: object, **__: object) -> Iterator[SparkSession]:
+        yield spark
+
+    monkeypatch.setattr(trying, "batch_session", started)
+    return spark
+
+
+def made(spark: SparkSession, rules: RuleSession, places: Places, rule: RuleSettings) -> list[Row]:
+    """What the rule `me` makes of all records of the log."""
+    rows = rules.rows("me", rule, log_rows(spark, places, 0, 1_000)).collect()
+    return sorted((row["offset"], row["topic"], bytes(row["payload"])) for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("sql", "why"),
+    [
+        ("SELECT topic, reflect('java.lang.System', 'getenv', 'HOME') AS payload FROM messages", "reflect is none"),
+        ("SELECT topic, java_method('a', 'b') AS payload FROM messages", "java_method is none"),
+        ("SELECT topic, transform(array(1), x -> try_reflect('a', 'b')) AS payload FROM messages", "try_reflect"),
+        ("SELECT topic, system.builtin.reflect('a', 'b') AS payload FROM messages", "reflect is none"),
+        ("SELECT topic, payload FROM messages WHERE input_file_name() = 'x'", "input_file_name is none"),
+        ("SELECT topic, payload FROM messages LATERAL VIEW reflect('a', 'b') t AS x", "reflect is none"),
+        ("SELECT topic, current_user AS payload FROM messages", "current_user"),
+        ("SELECT topic, xpath_string(payload, 'a') AS payload FROM messages", "xpath_string is none"),
+        ("SELECT * FROM parquet.`/etc`", "parquet.`/etc` is no table of a rule; it reads messages"),
+        ("SELECT m.topic, t.value AS payload FROM messages m, text.`/etc/passwd` t", "text.`/etc/passwd` is no"),
+        ("SELECT topic, payload FROM others", "others is no table of a rule"),
+        ("SELECT topic, (SELECT max(value) FROM text.`/etc/passwd`) AS payload FROM messages", "JOIN a table"),
+        ("SELECT topic, payload FROM messages WHERE EXISTS (SELECT 1 FROM csv.`/etc`)", "JOIN a table"),
+        ("SELECT topic, payload FROM messages WHERE topic IN (SELECT 1 FROM csv.`/etc`)", "JOIN a table"),
+        ("SELECT topic, '${env:HOME}' AS payload FROM messages", "no rule reads"),
+        ("DROP TABLE messages", NO_SELECT),
+        ("ADD JAR '/x.jar'", NO_SELECT),
+        ("CREATE FUNCTION f AS 'x' USING JAR 'y'", NO_SELECT),
+        ("INSERT OVERWRITE DIRECTORY '/x' USING csv SELECT * FROM messages", NO_SELECT),
+        ("SELECT TRANSFORM(topic) USING 'cat' AS (topic, payload) FROM messages", NO_SELECT),
+        ("SELECT topic, payload FROM read_files('/etc')", "a function in FROM " + NO_SELECT),
+        ("SELECT topic, string(count(*)) AS payload FROM messages GROUP BY topic", "GROUP BY"),
+        ("SELECT DISTINCT topic, payload FROM messages", "DISTINCT"),
+        ("SELECT topic, payload FROM (SELECT * FROM messages)", "a SELECT inside FROM"),
+        ("SELECT topic FROM messages", "it selects no column payload, it has topic"),
+        ("SELECT topic, struct(topic) AS payload FROM messages", "is struct<topic:string>, not a text"),
+        ("SELECT topic, paylod AS payload FROM messages", "UNRESOLVED_COLUMN"),
+        ("SELEC", "PARSE_SYNTAX_ERROR"),
+    ],
+)  # fmt: skip
+def test_what_a_rule_may_not_say(rules: RuleSession, sql: str, why: str) -> None:
+    with pytest.raises(RuleRefused) as refused:
+        rules.check("me", RuleSettings(sql=sql))
+    assert why in str(refused.value)
+
+
+def test_nothing_is_done_when_it_is_refused(rules: RuleSession, tmp_path: Path) -> None:
+    """A command of Spark is done when it is understood; a path that is not there would be looked up."""
+    sql = f"INSERT OVERWRITE DIRECTORY '{tmp_path / 'out'}' USING text VALUES ('x')"
+    with pytest.raises(RuleRefused):
+        rules.check("me", RuleSettings(sql=sql))
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(RuleRefused, match="is no table of a rule"):
+        rules.check("me", RuleSettings(sql=f"SELECT topic, payload FROM text.`{tmp_path / 'none'}`"))
+
+
+def test_a_threshold_and_payloads_that_are_none(
+    spark: SparkSession, rules: RuleSession, log: LogWriter, places: Places
+) -> None:
+    payloads = [b'{"t": 90}', b'{"t": 10}', b"\xff\xfe", b"", b'{"t": "x"}', b'{"t": 81.5}', b"[1"]
+    log.append([record("sensors/a", payload) for payload in payloads])
+    log.append([record("others/a", b'{"t": 90}')])
+    log.damage(7, b"\xff" * 40)
+    assert made(spark, rules, places, RuleSettings(sql=HOT)) == [
+        (0, "alerts/a", b'{"t": 90}'),
+        (5, "alerts/a", b'{"t": 81.5}'),
+    ]
+
+
+def test_what_it_selects_besides_is_left(
+    spark: SparkSession, rules: RuleSession, log: LogWriter, places: Places
+) -> None:
+    properties = Properties(user_properties=(("who", "a"), ("who", "b")))
+    log.append([record("t", b"\xff\x00", properties=properties)])
+    assert made(spark, rules, places, RuleSettings(sql="SELECT * FROM messages")) == [(0, "t", b"\xff\x00")]
+    last = "SELECT topic, properties['who'] AS payload FROM messages"
+    assert made(spark, rules, places, RuleSettings(sql=last)) == [(0, "t", b"b")]
+    queue = RuleSettings(sql="SELECT payload FROM messages", to="queue", queue="work")
+    assert made(spark, rules, places, queue) == [(0, "$queue/work", b"\xff\x00")]
+
+
+def test_a_message_becomes_several_and_a_table_is_joined(
+    spark: SparkSession, rules: RuleSession, log: LogWriter, places: Places, tmp_path: Path
+) -> None:
+    log.append([record("s/a", b"[1,2]"), record("s/b", b"[3]")])
+    each = "SELECT topic, x AS payload FROM messages LATERAL VIEW explode(from_json(payload, 'array<string>')) t AS x"
+    assert made(spark, rules, places, RuleSettings(sql=each)) == [
+        (0, "s/a", b"1"),
+        (0, "s/a", b"2"),
+        (1, "s/b", b"3"),
+    ]
+    (tmp_path / "places.csv").write_text("id,place\na,Hall\nb,Yard\n")
+    joined = RuleSettings(
+        sql="SELECT concat('in/', p.place) AS topic, m.payload FROM messages m "
+        "JOIN places p ON p.id = split(m.topic, '/')[1] WHERE p.place <> 'Yard'",
+        tables=(f"places={tmp_path / 'places.csv'}",),
+    )
+    assert made(spark, rules, places, joined) == [(0, "in/Hall", b"[1,2]")]
+    missing = RuleSettings(sql=joined.sql, tables=(f"places={tmp_path / 'none.csv'}",))
+    with pytest.raises(RuleRefused, match="the table places cannot be read"):
+        rules.check("me", missing)
+
+
+def test_a_rule_does_not_see_what_rules_publish_unless_told_so(
+    spark: SparkSession, rules: RuleSession, log: LogWriter, places: Places
+) -> None:
+    chains = [b"other", b"me", b"other,me"]
+    log.append(
+        [record("t", b"0"), *(record("t", one, unknown_fields=((FIELD_RULES, one),)) for one in chains)]
+    )
+    sql = "SELECT topic, payload FROM messages"
+    assert [row[0] for row in made(spark, rules, places, RuleSettings(sql=sql))] == [0]
+    assert [row[0] for row in made(spark, rules, places, RuleSettings(sql=sql, sees_rules=True))] == [0, 1]
+
+
+def test_a_rule_is_tried_on_the_lake_and_the_log(
+    with_spark: SparkSession,
+    log: LogWriter,
+    places: Places,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Messages 0 to 4 are in the lake alone, the others in the log."""
+    for number in range(10):
+        log.append([record("sensors/a", b'{"t": %d}' % (76 + number), accepted_ms=NOON_MS + number * 1_000)])
+    file, lake = BrokerFile(places.broker), Lake(str(places.lake), places)
+    lake.open(with_spark, file.log_identity())
+    lake.write(lake_rows(log_rows(with_spark, places, 0, 7)))
+    lake.close()
+    file.close()
+    log.trim_below(5)
+    config = tmp_path / "ember.toml"
+    config.write_text(f'[rules.hot]\nsql = "{HOT}"\n[rules.bad]\nsql = "SELECT reflect(1) FROM messages"\n')
+
+    def ran(*words: str) -> tuple[int, str]:
+        capsys.readouterr()
+        code = main(["rules", *words, "--config", str(config), "--data-dir", str(places.data_dir), "--json"])
+        return code, "".join(capsys.readouterr())
+
+    code, told = ran("test", "hot", "--from", "earliest", "--limit", "2")
+    found = json.loads(told)
+    assert (code, found["records"], found["messages"]) == (0, 10, 5)
+    assert [(row["offset"], row["topic"], row["payload"]) for row in found["shown"]] == [
+        (5, "alerts/a", '{"t": 81}'),
+        (6, "alerts/a", '{"t": 82}'),
+    ]
+    code, told = ran("test", "hot", "--from", "4", "--to", "7")
+    assert (code, json.loads(told)["records"], json.loads(told)["messages"]) == (0, 3, 2)
+    code, told = ran("check")
+    found = {row["name"]: row["refused"] for row in json.loads(told)}
+    assert (code, found["hot"], "reflect is none" in found["bad"]) == (3, "", True)
+    code, told = ran("test", "bad", "--from", "0")
+    assert (code, "rules.bad.sql: the function reflect is none" in told) == (1, True)
+    code, told = ran("test", "none", "--from", "0")
+    assert (code, "there is no rule none; there are bad, hot" in told) == (1, True)
