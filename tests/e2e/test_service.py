@@ -32,6 +32,8 @@ def test_systemd_finds_the_unit_good_and_shut_off(tmp_path: Path) -> None:
     assert "systemctl enable --now embermq" in service("install", "--config", config, "--into", tmp_path)
     unit = tmp_path / "embermq.service"
     (start,) = [line for line in unit.read_text().splitlines() if line.startswith("ExecStart=")]
+    lines = unit.read_text().splitlines()
+    assert lines.index("StartLimitIntervalSec=0") < lines.index("[Service]") < lines.index("RestartSec=2")
     written = str(config).replace("%", "%%").replace("$", "$$")
     assert start == f'ExecStart={EMBERMQ} run --data-dir /var/lib/embermq --config "{written}"'
     for words in (["verify"], ["security", "--offline=true", f"--threshold={EXPOSURE_MAX}"]):

@@ -143,3 +143,36 @@ def test_what_an_ended_session_hands_on_is_nowhere_lost(
             wait_until(partial(_serves, cluster, node), PATIENCE_S, "the cluster serves again")
         broker.start()
         run(after(broker), 120)
+
+
+@pytest.mark.timeout(200)
+def test_a_start_without_a_master_says_which_and_succeeds_when_it_is_back(
+    kafka: KafkaServer, redis_cluster: RedisCluster, tmp_path: Path
+) -> None:
+    cluster = redis_cluster
+    master = cluster.masters()[2]
+    replica = cluster.replica_of(master)
+    slots = next(node.slots for node in cluster.view(master) if node.port == master.port)
+    ranges = ", ".join(f"{low}-{high}" for low, high in slots)
+    with BrokerProcess(tmp_path / "data", settings=on_servers(kafka, cluster)) as broker:
+        broker.stop()
+        cluster.set_full_coverage(wanted=False)
+        replica.pause()  # no failover
+        master.kill()
+        refused = _refusal(broker)
+        assert (
+            f"the master 127.0.0.1:{master.port} (slots {ranges}) does not answer: bring it back" in refused
+        )
+        assert "no replica of it answers" in refused
+        master.start()
+        replica.resume()
+        for node in cluster.masters():
+            wait_until(partial(_serves, cluster, node), PATIENCE_S, "the cluster serves again")
+        broker.start()
+
+
+def _refusal(broker: BrokerProcess) -> str:
+    """The last line of a start that comes to nothing."""
+    with pytest.raises(AssertionError, match="the broker ended with 1"):
+        broker.start()
+    return broker.output().splitlines()[-1]

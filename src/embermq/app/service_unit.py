@@ -18,6 +18,8 @@ _TEMPLATE = """\
 Description=EmberMQ, an MQTT broker
 Wants=network-online.target
 After=network-online.target
+# A start without one of its servers fails at once, again and again until that is back.
+StartLimitIntervalSec=0
 
 [Service]
 Type=notify
@@ -26,6 +28,7 @@ TimeoutStartSec=infinity
 ExecStart={start}
 ExecReload=/bin/kill -HUP $MAINPID
 Restart=on-failure
+RestartSec=2
 # A setting that cannot be is no better the next time.
 RestartPreventExitStatus=2
 # The broker ends its pipeline itself; what is left after that is killed.

@@ -16,7 +16,9 @@ from embermq.adapters.redis.answers import Answer
 from embermq.adapters.redis.handshake import NodeUnusable, check_server
 from embermq.adapters.redis.script import Script
 from embermq.adapters.redis.settings import RedisSettings
+from embermq.adapters.redis.silent_masters import tell_silent
 from embermq.ports.errors import StoreError, StoreUnavailable
+from embermq.ports.store_node import Node
 
 CONNECT_TIMEOUT_S = 2.0
 """As for the connections of a running broker."""
@@ -44,6 +46,7 @@ class BlockingRedis:
                 "ssl_certfile": address.cert_file or None,
                 "ssl_keyfile": address.cert_file or None,
             }
+        self._options = options
         self._cluster: Any = None
         try:
             if address.cluster:
@@ -81,7 +84,12 @@ class BlockingRedis:
 
     def failure(self, error: Exception) -> StoreError:
         """What went wrong, as the port tells it."""
-        return StoreUnavailable(f"stores.session: {self._address}: {error}")
+        silent = tell_silent(self._address.nodes, self._connect) if self._address.cluster else ""
+        return StoreUnavailable(f"stores.session: {self._address}: {error}{'; ' * bool(silent)}{silent}")
+
+    def _connect(self, node: Node) -> Any:
+        options = self._options | {"socket_timeout": CONNECT_TIMEOUT_S}
+        return redis.Redis(node.host, node.port, **options)
 
     @property
     def is_cluster(self) -> bool:
