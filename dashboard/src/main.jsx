@@ -4,6 +4,7 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import { enter, leave, link, session } from "./api.js";
 import { watchFigures } from "./figures.js";
 import { clock } from "./format.js";
+import { Accounts } from "./pages/accounts.jsx";
 import { Clients } from "./pages/clients.jsx";
 import { Login } from "./pages/login.jsx";
 import { Overview } from "./pages/overview.jsx";
@@ -11,6 +12,7 @@ import { Pipeline } from "./pages/pipeline.jsx";
 import { Publish } from "./pages/publish.jsx";
 import { Queues } from "./pages/queues.jsx";
 import { Retained } from "./pages/retained.jsx";
+import { Rules } from "./pages/rules.jsx";
 import { Told } from "./parts.jsx";
 import { useStore } from "./stores.js";
 
@@ -22,6 +24,8 @@ const PAGES = [
   { at: "retained", name: "Retained messages", page: Retained },
   { at: "publish", name: "Publish", page: Publish },
   { at: "pipeline", name: "Pipeline", page: Pipeline },
+  { at: "accounts", name: "Accounts", page: Accounts },
+  { at: "rules", name: "Rules", page: Rules },
 ];
 
 const place = () =>

@@ -356,3 +356,34 @@ def test_the_pipeline_is_shown(page: Browser) -> None:
     open_page(page, "pipeline")
     page.run("await page.waitForSelector('.state.bad:text-is(\"down\")')")
     assert accessible(page) == []
+
+
+def test_accounts_are_made_and_taken_away_and_rules_are_asked(
+    page: Browser, broker: AdminBroker, name: str
+) -> None:
+    open_page(page, "accounts")
+    told = page.run(
+        """
+        await page.getByLabel("Name of the account").fill(given.name);
+        await page.click("text=Add account");
+        await page.waitForSelector(`tbody th:text-is("${given.name}")`);
+        return page.textContent(".notice code");
+        """,
+        name=name,
+    )
+    assert len(told) > 16
+    assert accessible(page) == []
+    assert f"The account {name} is disabled." in confirm(page, "Disable")
+    (account,) = broker.told("GET", "/accounts")
+    assert (account["name"], account["disabled"]) == (name, True)
+    assert f"The account {name} is gone." in confirm(page, "Remove")
+    assert broker.told("GET", "/accounts") == []
+    open_page(page, "rules")
+    page.run(
+        """
+        await page.getByLabel("Topic or filter").fill("a/b");
+        await page.click("text=Check");
+        await page.waitForSelector(".form .notice.good:has-text('Allowed')");
+        """
+    )
+    assert accessible(page) == []
