@@ -75,7 +75,7 @@ export function Chart({ title, about, lines, show, floor = 1, base = 10 }) {
   );
 }
 
-export const ABOUT_TIME = `Charts hold what this page has seen, ${MINUTES} minutes at most.`;
+export const ABOUT_TIME = `Charts begin with the five minutes before the page was opened, and hold ${MINUTES} at most.`;
 
 function path(points, x, y) {
   let isOpen = false;

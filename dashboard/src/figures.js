@@ -1,5 +1,5 @@
 // What /metrics tells, sample by sample: the charts of the last minutes.
-import { link, repeat, session } from "./api.js";
+import { API, ask, link, repeat, session } from "./api.js";
 import { store } from "./stores.js";
 
 const EVERY_S = 3;
@@ -11,6 +11,8 @@ const LABEL = /(\w+)="((?:[^"\\]|\\.)*)"/g;
 
 /** Samples of the last minutes, oldest first: `at` in Unix milliseconds and the values by name. */
 export const samples = store([]);
+/** Figures of the broker from before this page was opened, second by second: as it gives them, and `at`. */
+export const past = store([]);
 /** The newest answer of /metrics: [{labels, value}] by name. */
 export const metrics = store(new Map());
 
@@ -61,6 +63,25 @@ function sample(found) {
     kept[name] = buckets(found, `embermq_${name}_seconds`);
   }
   return kept;
+}
+
+/** The last five minutes, as the broker has them: once, since from then on the page sees for itself. */
+export async function askPast() {
+  try {
+    const found = await ask("GET", `${API}/broker/figures`);
+    // By this browser's clock, which need not be the broker's.
+    const ahead = found.length ? Date.now() - Date.parse(found.at(-1).time) : 0;
+    past.set(found.map((each) => ({ ...each, at: Date.parse(each.time) + ahead })));
+  } catch {
+    past.set([]); // charts begin now
+  }
+}
+
+/** `points` behind those of the past, where `field` is `scale` times what `points` have. */
+export function withPast(older, field, points, scale = 1) {
+  const first = points[0]?.[0] ?? Infinity;
+  const before = older.filter(({ at }) => at < first).map((each) => [each.at, each[field] === null ? null : each[field] / scale]);
+  return [...before, ...points];
 }
 
 /** Asks while somebody is in and looks; the heartbeat of `link`. */
@@ -149,5 +170,6 @@ function pairs(all) {
 session.watch(({ state }) => {
   if (state === "out") {
     samples.set([]);
+    past.set([]);
   }
 });

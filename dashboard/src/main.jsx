@@ -2,7 +2,7 @@
 import { render } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { enter, leave, link, session } from "./api.js";
-import { watchFigures } from "./figures.js";
+import { askPast, watchFigures } from "./figures.js";
 import { clock } from "./format.js";
 import { Accounts } from "./pages/accounts.jsx";
 import { Clients } from "./pages/clients.jsx";
@@ -69,6 +69,7 @@ function Frame() {
   const main = useRef(null);
   const isMoved = useRef(false);
   useEffect(() => {
+    askPast();
     figures.current = watchFigures();
     return () => figures.current.stop();
   }, []);

@@ -107,6 +107,9 @@ export function usePages(filters) {
 export function Pager({ pages, rows, size, after, what }) {
   const from = (pages.number - 1) * size;
   const isLast = rows.length < size;
+  if (pages.number === 1 && rows.length === 0) {
+    return null;
+  }
   if (pages.number === 1 && isLast) {
     return <p class="muted">{`${count(rows.length)} ${what}`}</p>;
   }

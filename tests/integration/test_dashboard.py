@@ -15,6 +15,7 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.browser import Browser, browser
 from tests.support.foreign_clients import ROOT
 from tests.support.mqtt_client import MqttClient, run
+from tests.support.waiting import wait_until
 
 from embermq.admin.access import Scope
 from embermq.mqtt.wire.packets import Subscription
@@ -175,6 +176,19 @@ def test_the_overview_counts_and_charts(page: Browser) -> None:
     assert told["tiles"][:3] == ["Connections", "Sessions", "Subscriptions"]
     assert "received 0/s" in told["chart"], told
     assert accessible(page) == []
+
+
+def test_charts_begin_with_what_the_broker_remembers(page: Browser, broker: AdminBroker) -> None:
+    """Before the page has seen anything itself."""
+    wait_until(lambda: len(broker.told("GET", "/broker/figures")) > 2, what="figures of three seconds")
+    page.run(
+        """
+        await page.route("**/metrics", (route) => route.abort());
+        await page.reload();
+        await page.waitForFunction(() => document.querySelector(".line")?.getAttribute("d").includes("L"));
+        await page.unroute("**/metrics");
+        """
+    )
 
 
 def test_a_lost_connection_is_shown_and_taken_up_again(page: Browser, broker: AdminBroker) -> None:

@@ -1,12 +1,13 @@
 import { state, useAsked } from "../api.js";
 import { ABOUT_TIME, Chart } from "../chart.jsx";
-import { gauge, metrics, quantiles, rates, samples, sum, value } from "../figures.js";
+import { gauge, metrics, past, quantiles, rates, samples, sum, value, withPast } from "../figures.js";
 import { byteRate, bytes, count, duration, rate, short } from "../format.js";
 import { Head, State, Tile, Waiting } from "../parts.jsx";
 import { useStore } from "../stores.js";
 
 export function Overview() {
   const all = useStore(samples);
+  const older = useStore(past);
   const found = useStore(metrics);
   const health = useAsked("health", 5, state);
   const ready = useAsked("ready", 5, state);
@@ -38,8 +39,8 @@ export function Overview() {
             about="PUBLISH packets a second"
             show={rate}
             lines={[
-              { name: "received", points: rates(all, "messages_received_total") },
-              { name: "sent", points: rates(all, "messages_sent_total") },
+              { name: "received", points: withPast(older, "messages_in_per_s", rates(all, "messages_received_total")) },
+              { name: "sent", points: withPast(older, "messages_out_per_s", rates(all, "messages_sent_total")) },
             ]}
           />
           <Chart
@@ -49,8 +50,8 @@ export function Overview() {
             floor={1024}
             base={2}
             lines={[
-              { name: "received", points: rates(all, "bytes_received_total") },
-              { name: "sent", points: rates(all, "bytes_sent_total") },
+              { name: "received", points: withPast(older, "bytes_in_per_s", rates(all, "bytes_received_total")) },
+              { name: "sent", points: withPast(older, "bytes_out_per_s", rates(all, "bytes_sent_total")) },
             ]}
           />
           <Chart
@@ -59,8 +60,8 @@ export function Overview() {
             show={duration}
             floor={0.001}
             lines={[
-              { name: "half below", points: quantiles(all, "acknowledged", 0.5) },
-              { name: "99 % below", points: quantiles(all, "acknowledged", 0.99) },
+              { name: "half below", points: withPast(older, "acknowledged_p50_ms", quantiles(all, "acknowledged", 0.5), 1000) },
+              { name: "99 % below", points: withPast(older, "acknowledged_p99_ms", quantiles(all, "acknowledged", 0.99), 1000) },
             ]}
           />
           <Chart
@@ -69,8 +70,8 @@ export function Overview() {
             show={duration}
             floor={0.001}
             lines={[
-              { name: "half below", points: quantiles(all, "commit", 0.5) },
-              { name: "99 % below", points: quantiles(all, "commit", 0.99) },
+              { name: "half below", points: withPast(older, "commit_p50_ms", quantiles(all, "commit", 0.5), 1000) },
+              { name: "99 % below", points: withPast(older, "commit_p99_ms", quantiles(all, "commit", 0.99), 1000) },
             ]}
           />
           <Chart
@@ -78,15 +79,15 @@ export function Overview() {
             about="connections, and sessions with those of absent clients"
             show={count}
             lines={[
-              { name: "connections", points: gauge(all, "connections") },
-              { name: "sessions", points: gauge(all, "sessions") },
+              { name: "connections", points: withPast(older, "connections", gauge(all, "connections")) },
+              { name: "sessions", points: withPast(older, "sessions", gauge(all, "sessions")) },
             ]}
           />
           <Chart
             title="Queue depth"
             about="messages in durable queues that are not settled"
             show={short}
-            lines={[{ name: "messages", points: gauge(all, "depth") }]}
+            lines={[{ name: "messages", points: withPast(older, "queue_depth", gauge(all, "depth")) }]}
           />
           <Chart
             title="Pipeline lag"

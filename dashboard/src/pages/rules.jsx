@@ -20,7 +20,7 @@ export function Rules() {
           ) : (
             <p class="muted">{`From ${found.files.join(", ")}. The first that matches decides; where none does, the answer is ${found.no_match_allows ? "allow" : "deny"}.`}</p>
           )}
-          <Table
+          {found.files.length > 0 && <Table
             label="Rules"
             rows={found.rules.map((rule, index) => ({ ...rule, index }))}
             id={(row) => row.index}
@@ -31,7 +31,7 @@ export function Rules() {
               { name: "Topics", cell: (row) => <span class="mono">{row.topic_regex ?? row.topics?.join(", ") ?? "any"}</span> },
               { name: "Place", cell: (row) => <span class="long">{row.place}</span> },
             ]}
-          />
+          />}
         </section>
       )}
     </>
