@@ -7,12 +7,14 @@ import json
 from collections.abc import Iterator
 from functools import partial
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import httpx
 import pytest
 from tests.support.admin_broker import AdminBroker
+from tests.support.forked_program import run_program
 from tests.support.mqtt_client import MqttClient, run
 from tests.support.users import PASSWORD
 from tests.support.waiting import wait_for, wait_until
@@ -340,3 +342,45 @@ def test_settings_are_shown_without_passwords_and_changed_where_that_is_safe(bro
     assert {one["key"]: one for one in broker.told("GET", "/configuration")}["logging.level"][
         "value"
     ] == "info"
+
+
+def test_who_is_banned_is_sent_away_and_not_let_in_over_a_restart(tmp_path: Path, name: str) -> None:
+    ban = f"/bans/user/{name}%2Fu"
+    user = f"{name}/u"
+
+    async def before() -> None:
+        client = await connected(banning, name, user, "t", expiry_s=KEPT_S)
+        assert "scope operate" in await refused(banning, 403, "PUT", ban, READ, json={})
+        put = await asked(banning, "PUT", ban, OPERATE, json={"lasts": "1h", "reason": "floods"})
+        assert put["disconnected"] == 1 and put["ban"]["until"] > put["ban"]["since"]
+        await client.ended
+        assert await refuses(banning, name, user, PASSWORD) == ReasonCode.BANNED
+        assert await refuses(banning, name, user, b"wrong") == ReasonCode.BANNED, "no password is looked at"
+        assert "lasts" in await refused(banning, 400, "PUT", ban, OPERATE, json={"lasts": "soon"})
+        await refused(banning, 400, "PUT", "/bans/address/nowhere", OPERATE, json={})
+        await refused(banning, 400, "PUT", "/bans/animal/dog", OPERATE, json={})
+        await asked(banning, "PUT", "/bans/address/127.0.0.1%2F32", OPERATE, json={})
+        assert await refuses(banning, "other", "ann", PASSWORD) == ReasonCode.BANNED
+
+    async def after() -> None:
+        found = await asked(banning, "GET", "/bans", READ)
+        assert [(one["kind"], one["value"]) for one in found] == [("address", "127.0.0.1"), ("user", user)]
+        assert [one["value"] for one in await asked(banning, "GET", "/bans?limit=1")] == ["127.0.0.1"]
+        assert await refuses(banning, "other", "ann", PASSWORD) == ReasonCode.BANNED
+        await asked(banning, "DELETE", "/bans/address/127.0.0.1", OPERATE)
+        await refused(banning, 404, "DELETE", "/bans/address/127.0.0.1", OPERATE)
+        assert await refuses(banning, "other", "ann", PASSWORD) == ReasonCode.SUCCESS
+        assert await refuses(banning, name, user, PASSWORD) == ReasonCode.BANNED
+        done = await asyncio.to_thread(
+            run_program, "bans", "remove", "user", user, "--data-dir", banning.data_dir
+        )
+        assert done.returncode == 0, done.stderr
+        client = await connected(banning, name, user, expiry_s=KEPT_S)
+        assert client.connack is not None
+        await gone(client)
+
+    with AdminBroker(tmp_path, "ann", user) as banning:
+        run(before())
+        banning.kill()
+        banning.start()
+        run(after())

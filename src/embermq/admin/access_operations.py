@@ -5,19 +5,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from embermq.admin import access_values as access
+from embermq.admin import ban_values as ban
 from embermq.admin.access import Scope
 from embermq.admin.operation import RowsOf
 from embermq.admin.session_values import NoRequest
 
 if TYPE_CHECKING:
     from embermq.admin.access_desks import AccountDesk, RuleDesk, SettingDesk, TokenDesk
+    from embermq.admin.ban_desk import BanDesk
 
-READ, ADMIN = Scope.READ, Scope.ADMIN
-ACCOUNTS, TOKENS, RULES, SETTINGS = "accounts", "tokens", "rules", "settings"
+READ, OPERATE, ADMIN = Scope.READ, Scope.OPERATE, Scope.ADMIN
+ACCOUNTS, TOKENS, RULES, SETTINGS, BANS = "accounts", "tokens", "rules", "settings", "bans"
 """Desks."""
 _accounts: RowsOf[AccountDesk] = RowsOf(ACCOUNTS)
 _tokens: RowsOf[TokenDesk] = RowsOf(TOKENS)
 _rules: RowsOf[RuleDesk] = RowsOf(RULES)
+_bans: RowsOf[BanDesk] = RowsOf(BANS)
 _settings: RowsOf[SettingDesk] = RowsOf(SETTINGS)
 
 LIST_ACCOUNTS = _accounts(
@@ -114,6 +117,39 @@ REVOKE_TOKEN = _tokens(
     do=lambda desk, asked: desk.revoke(asked.token),
     summary="Revoke a token, by its name",
     about="Without any token, programs on the broker's machine need none again.",
+    needs_token=True,
+)
+
+LIST_BANS = _bans(
+    "ListBans",
+    "GET /bans",
+    READ,
+    ban.ListBansRequest,
+    list[ban.BanView],
+    do=lambda desk, asked: desk.page(asked),
+    summary="Client ids, users and addresses that may not come in",
+    pages={"after_kind": "kind", "after": "value"},
+)
+PUT_BAN = _bans(
+    "PutBan",
+    "PUT /bans/{kind}/{value}",
+    OPERATE,
+    ban.PutBanRequest,
+    ban.BanPut,
+    do=lambda desk, asked: desk.put(asked),
+    summary="Ban a client id, a user, or an address or network, for a time or until that is lifted",
+    about="Those who are connected are sent away; their sessions stay. Bans are kept over restarts.",
+    body=ban.BanAsked,
+    needs_token=True,
+)
+LIFT_BAN = _bans(
+    "LiftBan",
+    "DELETE /bans/{kind}/{value}",
+    OPERATE,
+    ban.BanRequest,
+    None,
+    do=lambda desk, asked: desk.lift(asked),
+    summary="Lift a ban",
     needs_token=True,
 )
 

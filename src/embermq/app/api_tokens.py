@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 
 from embermq.admin.access import NAME_PATTERN, ApiToken, Scope, TokenAccess, token_hash
+from embermq.app.durable_file import replace_durably
 from embermq.app.errors import OptionError, UserError
 from embermq.queues.durations import parse_duration
 
@@ -94,18 +95,8 @@ class TokenFile:
             fcntl.flock(lock, fcntl.LOCK_EX)
             tokens = dict(self.all())
             yield tokens
-            temporary = self._path.with_suffix(".new")
-            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-            with open(descriptor, "wb") as file:
-                file.write(msgspec.json.format(msgspec.json.encode(list(tokens.values())), indent=1))
-                file.flush()
-                os.fsync(descriptor)
-            os.replace(temporary, self._path)
-            directory = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                os.fsync(directory)
-            finally:
-                os.close(directory)
+            data = msgspec.json.format(msgspec.json.encode(list(tokens.values())), indent=1)
+            replace_durably(self._path, data)
         finally:
             os.close(lock)
 

@@ -122,7 +122,9 @@ class ControlClient:
             name: value for name, value in fields.items() if f"{{{name}}}" not in path and value is not None
         }
         if operation.body is not None and not operation.body_as:
-            content, given = msgspec.json.encode(given), {}
+            in_body = set(operation.body.__struct_fields__)
+            content = msgspec.json.encode({name: value for name, value in given.items() if name in in_body})
+            given = {name: value for name, value in given.items() if name not in in_body}
         answer = self._answer(operation.method, PREFIX + _filled(path, fields), given, content, headers)
         return msgspec.json.decode(answer) if answer else None
 

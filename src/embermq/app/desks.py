@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from embermq.admin.access_operations import ACCOUNTS, RULES, SETTINGS, TOKENS
+from embermq.admin.access_operations import ACCOUNTS, BANS, RULES, SETTINGS, TOKENS
+from embermq.admin.ban_desk import BanDesk
 from embermq.admin.broker_desk import BrokerDesk
 from embermq.admin.cluster_desk import ClusterDesk
 from embermq.admin.message_desk import MessageDesk
@@ -14,6 +15,7 @@ from embermq.admin.parked_desk import ParkedDesk
 from embermq.admin.replay_desk import ReplayDesk
 from embermq.admin.session_desk import SessionDesk
 from embermq.app.access_desks import AccountsAsked, RulesAsked, SettingsAsked, TokensAsked
+from embermq.app.ban_file import BanFile
 from embermq.app.config import Configuration
 from embermq.app.figures import Figures
 from embermq.app.opened import OpenedBroker
@@ -37,12 +39,14 @@ def make_desks(
     users: Users,
     membership: Membership,
 ) -> Desks:
-    """Those of one broker."""
-    broker = opened.broker
+    """Those of one broker, which is told of its bans. Raises StartError."""
+    broker, bans = opened.broker, BanFile(Path(found.settings.data_dir))
+    broker.state.bans = bans.read()
     desks: dict[str, object] = {
         ACCOUNTS: AccountsAsked(users, found),
         TOKENS: TokensAsked(Path(found.settings.data_dir)),
         RULES: RulesAsked(broker.state),
+        BANS: BanDesk(broker.state, ticks, bans),
         SETTINGS: SettingsAsked(found),
         BROKER: BrokerDesk(figures, figures.stream),
         QUEUES: service.queues,

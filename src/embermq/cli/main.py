@@ -19,6 +19,7 @@ COMMANDS: dict[str, str] = {
     "run": "embermq.cli.run",
     "check-config": "embermq.cli.check_config",
     "users": "embermq.cli.users",
+    "bans": "embermq.cli.bans",
     "sessions": "embermq.cli.sessions",
     "queues": "embermq.cli.queues",
     "tokens": "embermq.cli.tokens",

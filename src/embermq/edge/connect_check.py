@@ -51,6 +51,8 @@ class ConnectCheck:
 
     def enter(self, guest: Guest, packet: Connect, rest: list[Packet], visitor: Visitor) -> None:
         """Decide about a CONNECT; `rest` is what the client sent behind it."""
+        if self._broker.connecting.is_banned(guest):  # before it costs a check of its password
+            return
         properties = packet.properties
         if properties is not None and properties.authentication_method is not None:
             guest.exchange = self._gate.exchange(properties.authentication_method, packet.client_id, visitor)

@@ -58,6 +58,7 @@ class Counters(Struct):
     """Responses that were too many, or too large, for a consumer that does not take them."""
     queue_bodies_missing: int = 0
     """Messages of durable queues whose record nobody has any more."""
+    connects_banned: int = 0
     connects_denied: int = 0
     connects_sent_elsewhere: int = 0
     publishes_denied: int = 0

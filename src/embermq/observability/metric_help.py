@@ -20,6 +20,7 @@ HELP: dict[str, str] = {
     "credentials_withdrawn": "connections ended because their account was changed, disabled or removed",
     "reauthentications": "successful re-authentications of connected clients",
     "reauthentications_refused": "failed re-authentications, which ended the connection",
+    "connects_banned": "clients refused because of a ban",
     "connects_denied": "clients refused by a rule, or because their client id belongs to another user",
     "connects_sent_elsewhere": "clients that a rule sent to another server",
     "protocol_errors": "connections ended because of bytes that are not valid MQTT",

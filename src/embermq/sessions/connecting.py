@@ -112,6 +112,17 @@ class Connecting:
             link.send_packet(Connack(False, to_connect_return_code(reason)))
         link.close()
 
+    def is_banned(self, link: Link) -> bool:
+        """Refuse a client, as it says or has proved who it is, while there is a ban of it."""
+        state = self._state
+        ban = state.bans.find(link.client_id, link.user, link.peer, state.tick.date_ms)
+        if ban is None:
+            return False
+        state.counters.connects_banned += 1
+        why = f"banned: the {ban.kind} {ban.value}"
+        self.refuse(link, ReasonCode.BANNED, kind=EventKind.DENIED, why=why)
+        return True
+
     def introduce(self, link: Link, packet: Connect) -> None:
         """Take from a CONNECT what holds for every answer to it."""
         link.version = packet.version
@@ -130,6 +141,8 @@ class Connecting:
         client_id = identity.client_id or packet.client_id or identity.new_client_id
         principal = Principal(identity.username, client_id, identity.certificate)
         link.client_id, link.user = client_id, identity.username
+        if self.is_banned(link):
+            return
         permissions = self._state.permissions(principal)
         if permissions is not None and self._sends_elsewhere(link, permissions):
             return

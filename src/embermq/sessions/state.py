@@ -5,6 +5,7 @@ from collections.abc import Callable
 from embermq.access.authorization.rule_set import Permissions, RuleSet
 from embermq.access.authorization.rules import Principal
 from embermq.access.authorization.settings import AuthorizationSettings
+from embermq.access.bans import NOBODY
 from embermq.formats.application_logs import ApplicationLogNames
 from embermq.formats.damaged_records import DamagedRecords
 from embermq.model.counters import Counters
@@ -61,6 +62,7 @@ class BrokerState:
         self.quotas = Quotas(settings, self.counters)
         self.tell: client_events.Tell = client_events.ignore
         """Told of clients that come, leave and are refused something."""
+        self.bans = NOBODY  # who may not come in
         self.damaged = DamagedRecords(self.counters)
         self.timers = Timers()
         self.sessions = SessionTable(tick, self.timers, self.permissions)

@@ -1,0 +1,125 @@
+"""Bans: who may not come in for a while."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Protocol
+
+from embermq.access.bans import Ban, BanKind, Bans, address_banned
+from embermq.admin.ban_values import BanPut, BanRequest, BanView, ListBansRequest, PutBanRequest
+from embermq.admin.durable import TickDriver
+from embermq.admin.errors import NotFound, OperationRefused, RequestRefused
+from embermq.mqtt.wire.reason_codes import ReasonCode
+from embermq.queues.durations import parse_duration
+from embermq.sessions.state import BrokerState
+
+BANS_MAX = 10_000
+NETWORKS_MAX = 1_000
+
+
+class BanStore(Protocol):
+    """Implemented in app."""
+
+    def save(self, bans: Sequence[Ban]) -> None:
+        """Keep these in place of all before, durably. May be called from any thread. Raises StoreError."""
+        ...
+
+
+class BanDesk:
+    """Called on the event loop. A ban is in force once it is stored."""
+
+    def __init__(self, state: BrokerState, ticks: TickDriver, store: BanStore) -> None:
+        self._state = state
+        self._ticks = ticks
+        self._store = store
+        self._turn = asyncio.Lock()
+
+    def page(self, asked: ListBansRequest) -> Sequence[BanView]:
+        """Up to `limit` in force, by kind and value."""
+        behind = (asked.after_kind, asked.after)
+        found = (one for one in self._in_force() if (one.kind.value, one.value) > behind)
+        return [_view(one) for one, _ in zip(found, range(asked.limit), strict=False)]
+
+    async def put(self, asked: PutBanRequest) -> BanPut:
+        """Ban, and send those away who are here; their sessions stay. Returns when it is stored."""
+        lasts_ms = _lasts_ms(asked.lasts)
+        async with self._turn:
+            self._ticks.look_at_clock()
+            now_ms = self._state.tick.date_ms
+            until_ms = now_ms + lasts_ms if lasts_ms else 0
+            ban = Ban(BanKind(asked.kind), _value(asked), now_ms, until_ms, asked.reason)
+            others = [one for one in self._in_force() if (one.kind, one.value) != (ban.kind, ban.value)]
+            bans = Bans([*others, ban])
+            if len(bans) > BANS_MAX or bans.networks > NETWORKS_MAX:
+                raise OperationRefused(
+                    f"there may be {BANS_MAX} bans, {NETWORKS_MAX} of them of networks; lift others first"
+                )
+            await self._save(bans)
+        return BanPut(ban=_view(ban), disconnected=self._send_away(Bans([ban])))
+
+    async def lift(self, asked: BanRequest) -> None:
+        """Returns when that is stored. Raises NotFound."""
+        async with self._turn:
+            wanted, found = (asked.kind, _value(asked)), self._in_force()
+            left = [one for one in found if (one.kind, one.value) != wanted]
+            if len(left) == len(found):
+                raise NotFound(f"there is no ban of the {asked.kind} {asked.value[:80]!r}")
+            await self._save(Bans(left))
+
+    async def _save(self, bans: Bans) -> None:
+        await asyncio.to_thread(self._store.save, bans.all(0))
+        self._state.bans = bans
+
+    def _in_force(self) -> list[Ban]:
+        return self._state.bans.all(self._state.tick.date_ms)
+
+    def _send_away(self, bans: Bans) -> int:
+        self._ticks.look_at_clock()
+        count, date_ms = 0, self._state.tick.date_ms
+        for session in self._state.sessions.loaded:
+            for link in (session.link, session.claimant):
+                if link is None or link.closing:
+                    continue
+                user = link.identity.username if link.identity is not None else ""
+                if bans.find(session.client_id, user, link.peer, date_ms) is not None:
+                    count += 1
+                    link.disconnect(ReasonCode.ADMINISTRATIVE_ACTION, "it is banned")
+        self._ticks.wake()
+        return count
+
+
+def _lasts_ms(text: str) -> int:
+    if not text:
+        return 0
+    try:
+        found = parse_duration(text)
+    except ValueError as error:
+        raise RequestRefused(f"lasts: {error}") from None
+    if not found:
+        raise RequestRefused(f"lasts: {text} is over at once")
+    return found
+
+
+def _value(asked: BanRequest) -> str:
+    if asked.kind != BanKind.ADDRESS.value:
+        return asked.value
+    try:
+        return address_banned(asked.value)
+    except ValueError as error:
+        raise RequestRefused(f"value: {error}") from None
+
+
+def _view(ban: Ban) -> BanView:
+    return BanView(
+        kind=ban.kind.value,
+        value=ban.value,
+        since=_time(ban.since_ms),
+        until=_time(ban.until_ms) if ban.until_ms else None,
+        reason=ban.reason,
+    )
+
+
+def _time(moment_ms: int) -> str:
+    return datetime.fromtimestamp(moment_ms / 1000, UTC).isoformat(timespec="seconds")
