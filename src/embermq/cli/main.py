@@ -24,6 +24,7 @@ COMMANDS: dict[str, str] = {
     "queues": "embermq.cli.queues",
     "tokens": "embermq.cli.tokens",
     "messages": "embermq.cli.messages",
+    "import": "embermq.cli.import_conf",
     "log": "embermq.cli.log",
     "backup": "embermq.cli.backup",
     "restore": "embermq.cli.restore",
