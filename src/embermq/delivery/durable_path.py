@@ -9,12 +9,15 @@ from functools import partial
 from embermq.delivery.application.readers import ApplicationDelivery
 from embermq.delivery.device.path import DevicePath
 from embermq.delivery.receipts import Receipts
+from embermq.model.client_type import ClientType
 from embermq.model.message import Message
 from embermq.routing.router import MatchedGroup, Receiver
 from embermq.sessions.delivery_path import DeliveryPath
 from embermq.sessions.session import Delivery, Session
 from embermq.sessions.state import BrokerState
 from embermq.sessions.tick import Accepted
+
+APPLICATION = ClientType.APPLICATION
 
 
 class DurablePath(DeliveryPath):
@@ -42,13 +45,16 @@ class DurablePath(DeliveryPath):
         self.device.deliver_retained(session, receiver, message, record)
 
     def settled(self, session: Session, delivery: Delivery) -> None:
-        self._receipts.note(self._state, session, delivery)
+        receipts = self._receipts
+        receipts.until_next -= 1
+        if not receipts.until_next:
+            receipts.note(self._state, session, delivery)
         if delivery.application:
             self.applications.settled(session, delivery)
             self.device.refill(session)
             return
         self.device.settled(session, delivery)
-        if session.is_application:
+        if session.client_type is APPLICATION and session.persistent:
             self.applications.pump(session)
 
     def refused(self, session: Session, delivery: Delivery) -> None:

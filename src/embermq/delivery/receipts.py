@@ -11,17 +11,14 @@ ROOT_BYTES_MAX = 255
 
 
 class Receipts:
-    """Counts settled deliveries and writes down one in `SAMPLE_EVERY`."""
+    """Whoever settles deliveries counts `until_next` down, and has the one noted with which it is 0."""
 
     def __init__(self) -> None:
-        self._until_next = SAMPLE_EVERY
+        self.until_next = SAMPLE_EVERY
 
     def note(self, state: BrokerState, session: Session, delivery: Delivery) -> None:
-        """A client has acknowledged a live or stored message."""
-        self._until_next -= 1
-        if self._until_next:
-            return
-        self._until_next = SAMPLE_EVERY
+        """Write down that a client has acknowledged a live or stored message, and begin to count anew."""
+        self.until_next = SAMPLE_EVERY
         message = delivery.message
         if not message.accepted_ms:
             return  # only its packet id was left

@@ -58,6 +58,9 @@ CACHED_TEXTS = 32_768
 CACHED_CHARACTERS = 128
 """Longer ones are not: a client could fill gigabytes with topics of 64 kB that it uses once."""
 
+LARGE_BYTES = 4096
+"""A payload of as many is copied once only, into the record; for a smaller one a second checksum costs more."""
+
 FIELD_PROPERTIES = 1
 FIELD_EXPIRES = 2
 FIELD_STAMPS = 3
@@ -175,7 +178,11 @@ def encode_record(
     publisher = _text(name) if len(name) <= CACHED_CHARACTERS else _encode_text(name)
     payload = message.payload
     flags = message.qos | (4 if message.retain else 0) | (message.version << 3)
-    before = b"".join((_CHECKED_HEAD.pack(FORMAT, flags, message.accepted_ms), topic, publisher, fields))
+    head = _CHECKED_HEAD.pack(FORMAT, flags, message.accepted_ms)
+    if len(payload) < LARGE_BYTES:
+        checked = b"".join((head, topic, publisher, fields, payload))
+        return _SIZES.pack(len(checked) + 4, crc32c(checked)) + checked
+    before = b"".join((head, topic, publisher, fields))
     size = len(before) + len(payload) + 4
     return b"".join((_SIZES.pack(size, extend_crc32c(crc32c(before), payload)), before, payload))
 

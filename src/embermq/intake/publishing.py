@@ -95,7 +95,7 @@ class Publishing:
         self._holding = holding
         self._tick = state.tick
         self._counters = state.counters
-        self._router = state.router
+        self._router, self._known = state.router, state.router.known
         settings = state.settings
         self._receive_maximum = settings.receive_maximum
         self._limits_rate = self.refusing.limits_rate
@@ -135,13 +135,13 @@ class Publishing:
                 return
         if (link.terms is not None or not self._takes_all) and self.refusing.is_unwanted(link, packet):
             return
-        match = self._match(link, session, packet, topic)
-        if match is None:
-            return
-        queue = match.queue
-        tick = self._tick
-        payload = packet.payload
-        counters = self._counters
+        match = self._known(topic)
+        if match is None or match.is_special or session.permissions is not None or self._limits_rate:
+            match = self._match(link, session, packet, topic, match)
+            if match is None:
+                return
+        queue, tick = match.queue, self._tick
+        payload, counters = packet.payload, self._counters
         counters.messages_received += 1
         counters.payload_bytes_received += len(payload)
         due_ms = deadline_of(properties, tick.now_ms) if properties is not None else 0
@@ -246,10 +246,10 @@ class Publishing:
         restored.remove(key)
         return True
 
-    def _match(self, link: Link, session: Session, packet: Publish, topic: str) -> Match | None:
-        """Who gets it; None when it was refused."""
-        router = self._router
-        match = router.known(topic)
+    def _match(
+        self, link: Link, session: Session, packet: Publish, topic: str, match: Match | None
+    ) -> Match | None:
+        """Who gets it; None when it was refused. `match` is what is remembered of the topic."""
         if match is None:
             match = self._look_up(link, packet, topic)
             if match is None:
@@ -264,7 +264,7 @@ class Publishing:
             return None
         if match.is_special:
             if match.no_local:
-                match = router.match_for(topic, session.client_id)
+                match = self._router.match_for(topic, session.client_id)
             self._counters.deliveries_denied += match.denied
         return match
 

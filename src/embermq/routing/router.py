@@ -146,6 +146,8 @@ class Router:
         self._session_of = session_of
         self._trie: SubscriptionTrie[Subscriber] = SubscriptionTrie()
         self._matches: MatchCache[Match] = MatchCache(MATCHES_BYTES_MAX)
+        self.known: Callable[[str], Match | None] = self._matches.get
+        """What `match` remembers of a topic."""
         self._turns: dict[tuple[str, str], GroupTurn] = {}
         self.shared_stamps: dict[str, Stamp] = {}
         """Filters of shared subscriptions that have a log of their own for applications, and what is stamped for it;
@@ -190,10 +192,6 @@ class Router:
     def forget(self) -> None:
         """Who may receive what has changed: look at every topic anew."""
         self._matches.clear()
-
-    def known(self, topic: str) -> Match | None:
-        """What `match` remembers of a topic."""
-        return self._matches.get(topic)
 
     def remember(self, topic: str, match: Match) -> None:
         """Have `known` find it."""

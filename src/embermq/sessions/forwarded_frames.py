@@ -8,6 +8,7 @@ from embermq.mqtt.wire.properties import Properties, encode_message_properties
 from embermq.mqtt.wire.version import ProtocolVersion
 from embermq.sessions.tick import Accepted
 
+V5 = ProtocolVersion.V5
 _NO_PROPERTIES = b"\x00"
 PACKET_ID_BYTES = 2
 
@@ -79,13 +80,14 @@ def accepted_frame(
     accepted: Accepted, qos: int, retain: bool, version: ProtocolVersion, identifiers: tuple[int, ...]
 ) -> Frame:
     """The same, remembered on the accepted message: receivers of a fan-out mostly agree."""
-    key = (version == ProtocolVersion.V5, qos, retain, identifiers)
+    is_v5 = version == V5
+    key = (is_v5, qos, retain, identifiers)
     if accepted.frame_key == key:
         return accepted.frame
     message = accepted.message
     properties = b""
-    if version == ProtocolVersion.V5:
-        source = message.properties
+    source = message.properties
+    if is_v5 and (source is not None or identifiers):
         left_s = source.message_expiry_interval if source is not None and message.expires_ms else None
         properties = forwarded_properties(message, identifiers, left_s)
     frame = publish_frame(

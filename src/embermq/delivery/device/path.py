@@ -65,7 +65,9 @@ class DevicePath(DeliveryPath):
         if message.expires_ms and message.is_expired(self._state.tick.now_ms):
             self._state.counters.dropped_expired += 1
             return
-        qos = min(message.qos, receiver.qos)
+        qos, granted = message.qos, receiver.qos
+        if granted < qos:
+            qos = granted
         delivery = Delivery(
             message,
             accepted.record,
@@ -404,7 +406,8 @@ class DevicePath(DeliveryPath):
             self._mark_done(session, delivery)
         else:
             self._state.counters.messages_elided += 1
-        self.refill(session)
+        if session.waiting or session.backlog or session.resend:
+            self.refill(session)
 
     def _mark_done(self, session: Session, delivery: Delivery) -> None:
         session.forget_stored(len(delivery.record))
