@@ -105,6 +105,13 @@ faults: ## Kills, full disks and torn files, 20 rounds each (SEED=N as a run has
 	@exec env FAULT_ROUNDS=20 $(BIN)/python -m pytest -m "faults or in_faults or long_rounds" \
 		--timeout=1800 -o faulthandler_timeout=0 $(ARGS)
 
+.PHONY: outages
+outages: $(TEST_READY) ## Redis away for ten minutes at 5,000 messages a second (OUTAGE_S=60 for one), with figures
+	@scripts/debian-packages
+	@$(BIN)/python scripts/kafka
+	@exec env FAULT_ROUNDS=1 OUTAGE_S=$(or $(OUTAGE_S),600) $(BIN)/python -m pytest tests/faults/test_redis_outage.py -k long \
+		-n 0 -rP --timeout=14400 -o faulthandler_timeout=0 $(ARGS)
+
 .PHONY: perf
 perf: ## Every figure that is promised, one after the other; leave the machine to it
 	@$(MAKE) --no-print-directory kafka-jars

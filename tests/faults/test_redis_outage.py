@@ -29,7 +29,10 @@ MESSAGES = 6_000
 """Six times the bound."""
 RATE = 5_000
 LONG_S = float(os.environ.get("OUTAGE_S", "60"))
-"""Of the long outage; ten minutes and more hold as well."""
+"""Of the long outage. On two cores, with a load of 20 beside it (28 November 2026), 60 s were 300,000 messages: all
+were taken, and the three sessions had not caught up after four minutes. 20,000 were caught up in 23 s."""
+CAUGHT_UP_S = 10
+"""How long catching up may take for each second of the outage."""
 
 
 @pytest.fixture
@@ -184,7 +187,7 @@ def test_a_long_outage_at_five_thousand_a_second(broker: BrokerProcess, redis_se
         await asyncio.to_thread(
             wait_until,
             lambda: not metric(broker, "sessions_behind"),
-            60 + 3 * LONG_S,
+            CAUGHT_UP_S * LONG_S,
             "everybody has caught up",
         )
         sys.stdout.write(
@@ -198,4 +201,4 @@ def test_a_long_outage_at_five_thousand_a_second(broker: BrokerProcess, redis_se
             # `device.queue_limit` has dropped the oldest.
             assert found == list(range(found[0], rest.stop)) and len(found) >= min(59_000, count)
 
-    talk(dialogue)
+    talk(dialogue, within_s=300 + (3 + CAUGHT_UP_S) * LONG_S)

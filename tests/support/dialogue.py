@@ -18,12 +18,12 @@ Talk = Callable[[], Coroutine[None, None, None]]
 _made: list[MqttClient] = []
 
 
-def talk(dialogue: Talk) -> None:
+def talk(dialogue: Talk, *, within_s: float = RUN_S) -> None:
     """Run a dialogue; its clients are gone afterwards."""
 
     async def whole() -> None:
         try:
-            await asyncio.wait_for(dialogue(), RUN_S)
+            await asyncio.wait_for(dialogue(), within_s)
         finally:
             for found in _made:
                 found.abort()
