@@ -123,6 +123,7 @@ def check_counts(
     assert log.count(log.kafka.rejected_topic) == 1
 
 
+@pytest.mark.in_faults
 @pytest.mark.timeout(900)
 @pytest.mark.promise("pipeline-15", "pipeline-2", "pipeline-6", "pipeline-16")
 def test_all_queries_on_two_workers(
