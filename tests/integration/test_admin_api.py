@@ -384,3 +384,28 @@ def test_who_is_banned_is_sent_away_and_not_let_in_over_a_restart(tmp_path: Path
         banning.kill()
         banning.start()
         run(after())
+
+
+def test_commands_reach_a_broker_by_its_api(broker: AdminBroker, name: str, tmp_path: Path) -> None:
+    token = tmp_path / "token"
+
+    def typed(*words: str, scope: Scope = READ) -> tuple[int, str]:
+        token.write_text(broker.tokens[scope] + "\n")
+        url = f"http://127.0.0.1:{broker.http_port}/"
+        done = run_program(*words, "--url", url, "--token-file", token)
+        return done.returncode, done.stdout + done.stderr
+
+    async def scenario() -> None:
+        client = await connected(broker, f"{name}/1", "ann")
+        code, said = await asyncio.to_thread(typed, "sessions", "list", "--match", f"{name}*")
+        assert code == 0 and f"{name}/1" in said
+        code, said = await asyncio.to_thread(typed, "sessions", "disconnect", f"{name}/1")
+        assert code == 1 and "scope operate" in said
+        code, said = await asyncio.to_thread(
+            partial(typed, "sessions", "disconnect", f"{name}/1", scope=OPERATE)
+        )
+        assert code == 0, said
+        await client.ended
+
+    run(scenario())
+    assert run_program("sessions", "list", "--url", "nowhere").returncode == 2

@@ -86,6 +86,7 @@ class ControlClient:
 
     def __init__(self, data_dir: Path) -> None:
         self._data_dir = data_dir
+        self._place = str(data_dir / FILE_NAME)
         self._held = ExitStack()
         self._client: httpx.Client | None = None
 
@@ -153,9 +154,9 @@ class ControlClient:
         except httpx.InvalidURL:  # 64 KiB; everything else in it is quoted
             raise OptionError("there is more in it than one request takes: name less at a time") from None
         except httpx.ConnectError as error:
-            raise NoAnswer(f"no broker answers on {self._data_dir / FILE_NAME}: {error}") from error
+            raise NoAnswer(f"no broker answers on {self._place}: {error}") from error
         except httpx.HTTPError as error:
-            raise NoAnswer(f"the broker on {self._data_dir} did not answer: {error}") from error
+            raise NoAnswer(f"the broker on {self._place} did not answer: {error}") from error
         if answer.status_code == HTTPStatus.SERVICE_UNAVAILABLE:
             raise NoAnswer(_detail(answer.content))
         if answer.status_code == HTTPStatus.PRECONDITION_FAILED:
@@ -165,6 +166,35 @@ class ControlClient:
         if answer.is_error:
             raise UserError(_detail(answer.content))
         return answer.content
+
+
+class RemoteClient(ControlClient):
+    """The same by a listener of the broker's API, perhaps on another machine. `ca_file` has the authority of its
+    certificate, None for those that this machine trusts."""
+
+    def __init__(self, url: str, token: str, ca_file: Path | None) -> None:
+        super().__init__(Path())
+        self._place = self._url = url.rstrip("/")
+        self._token = token
+        self._ca_file = ca_file
+
+    def _open(self) -> httpx.Client:
+        import ssl
+
+        import httpx
+
+        try:
+            base = httpx.URL(self._url)
+            trusted = ssl.create_default_context(cafile=self._ca_file)
+        except (httpx.InvalidURL, OSError) as error:
+            raise OptionError(f"{self._url}: {error}") from None
+        if base.scheme not in ("http", "https") or not base.host:
+            raise OptionError(f"{self._url} is no address of a listener: scheme https or http, host, port")
+        headers = {"authorization": f"Bearer {self._token}"} if self._token else {}
+        client = httpx.Client(
+            base_url=base, headers=headers, verify=trusted, timeout=ANSWER_S, trust_env=False
+        )
+        return self._held.enter_context(client)
 
 
 def _path(operation: AdminOperation, fields: Mapping[str, Any]) -> str:

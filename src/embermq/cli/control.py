@@ -9,8 +9,17 @@ from typing import Any, NamedTuple, TypeVar
 
 import typer
 
-from embermq.app.control import ControlClient
-from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir, configuration
+from embermq.app.control import ControlClient, RemoteClient
+from embermq.cli.options import (
+    AsJson,
+    Assignments,
+    CaFile,
+    ConfigFile,
+    DataDir,
+    TokenOf,
+    Url,
+    configuration,
+)
 from embermq.cli.terminal import print_json
 
 
@@ -29,6 +38,12 @@ def running_broker(data_dir: str | None, config: Path | None, assignments: list[
     return ControlClient(Path(configuration(config, assignments, data_dir).settings.data_dir))
 
 
+def remote_broker(url: str, token_file: Path | None, ca_file: Path | None) -> ControlClient:
+    """By its API. The token is the first line of its file. Raises OSError."""
+    token = token_file.read_text().partition("\n")[0].strip() if token_file is not None else ""
+    return RemoteClient(url, token, ca_file)
+
+
 def broker_command(app: typer.Typer, name: str) -> Callable[[Do], Do]:
     """A command whose first parameter is the running broker. It has the options that find the broker, and `--json`
     when it returns Told; else it returns lines."""
@@ -42,10 +57,14 @@ def broker_command(app: typer.Typer, name: str) -> Callable[[Do], Do]:
             data_dir: str | None,
             config: Path | None,
             assignments: list[str] | None,
+            url: str | None,
+            token_file: Path | None,
+            ca_file: Path | None,
             as_json: bool = False,
             **given: Any,
         ) -> None:
-            with running_broker(data_dir, config, assignments) as broker:
+            here = remote_broker(url, token_file, ca_file) if url is not None else None
+            with here or running_broker(data_dir, config, assignments) as broker:
                 told = do(broker, **given)
             if as_json:
                 print_json(told.found)
@@ -57,6 +76,9 @@ def broker_command(app: typer.Typer, name: str) -> Callable[[Do], Do]:
             "data_dir": (DataDir, None),
             "config": (ConfigFile, None),
             "assignments": (Assignments, None),
+            "url": (Url, None),
+            "token_file": (TokenOf, None),
+            "ca_file": (CaFile, None),
         }
         if has_json:
             options["as_json"] = (AsJson, False)

@@ -39,6 +39,16 @@ AllowAnonymous = Annotated[
 NoPipeline = Annotated[bool, typer.Option("--no-pipeline", help="Run without Spark; application logs wait.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Tasks = Annotated[int, typer.Option("--tasks", min=0, max=64, help="Tasks at a time; 0: one for each core.")]
+Url = Annotated[
+    str | None,
+    typer.Option("--url", metavar="URL", help="Ask the API of a broker at this address."),
+]
+TokenOf = Annotated[
+    Path | None, typer.Option("--token-file", metavar="FILE", help="With --url: a file with the token.")
+]
+CaFile = Annotated[
+    Path | None, typer.Option("--ca", metavar="FILE", help="With --url: the authority of its certificate.")
+]
 Yes = Annotated[bool, typer.Option("--yes", help="Do it without asking.")]
 
 
