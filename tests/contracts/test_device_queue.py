@@ -79,6 +79,21 @@ def test_what_came_by_a_shared_subscription_is_known_apart(stores: Stores) -> No
     assert stores.history.known_offsets(1, 0, shared=True) == {20}
 
 
+@pytest.mark.promise("device-14")
+def test_what_is_queued_and_what_was_sent_for_a_shared_subscription(stores: Stores) -> None:
+    mark_of = 0xFFFFFFFF << 1 | 1
+    of_group = [msgspec.structs.replace(row(number), flags=2 | mark_of << 3) for number in (2, 3, 4, 5)]
+    stores.write(sessions=[session(1)], queue_rows=[row(1), *of_group, row(6)])
+    sent = [mark(number, QueueState.SENT, 10 + number) for number in (1, 3, 4, 5)]
+    stores.write(
+        queue_marks=[*sent, mark(4, QueueState.RELEASED, 14), mark(5, QueueState.DONE, 15)],
+    )
+    stores.reopen()
+    assert stores.history.queued(1) == [(2 * STEP, 20, 8), (6 * STEP, 60, 8)]
+    assert stores.history.shared_sent(1) == {(mark_of, 30), (mark_of, 40)}
+    assert stores.history.queued(7) == [] and stores.history.shared_sent(7) == set()
+
+
 @pytest.mark.promise("device-5")
 def test_a_done_delivery_is_known_until_the_floor_has_passed_it(stores: Stores) -> None:
     stores.write(sessions=[session(1)], queue_rows=[row(number) for number in (1, 2, 3)])

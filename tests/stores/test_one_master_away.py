@@ -31,8 +31,10 @@ def named(cluster: RedisCluster, number: int, kind: str = "client") -> str:
     return next(name for name in names if cluster.master_of(client_keys(name).session) is master)
 
 
-async def enters(broker: BrokerProcess, client_id: str, *, clean_start: bool = False) -> MqttClient:
-    client = MqttClient(client_id)
+async def enters(
+    broker: BrokerProcess, client_id: str, *, clean_start: bool = False, acknowledges: bool = True
+) -> MqttClient:
+    client = MqttClient(client_id, acknowledges=acknowledges)
     await client.connect(broker.port, clean_start=clean_start, expiry_s=DAY_S)
     return client
 
@@ -85,6 +87,7 @@ def test_what_an_ended_session_hands_on_is_nowhere_lost(
     """It ends, and the broker dies while the server of those who get its messages does not answer."""
     cluster = redis_cluster
     keeper, leaver, other = named(cluster, 0), named(cluster, 1), named(cluster, 1, "other")
+    shared = named(cluster, 0, "$share/g/t")
     payloads = {b"%d" % number for number in range(8)}
     settings = on_servers(kafka, cluster) | {
         "session_store.connect_wait_s": PATIENCE_S,
@@ -97,14 +100,18 @@ def test_what_an_ended_session_hands_on_is_nowhere_lost(
         return all(int(mark or 0) > len(payloads) for mark in marks)
 
     async def before(broker: BrokerProcess) -> None:
-        for name in (keeper, leaver):
-            member = await enters(broker, name)
-            await member.subscribe(Subscription("$share/g/t", 1))
-            member.close()
-            await member.ended
+        away = await enters(broker, keeper)
+        await away.subscribe(Subscription(shared, 1))
+        away.close()
+        await away.ended
+        member = await enters(broker, leaver, acknowledges=False)
+        await member.subscribe(Subscription(shared, 1))
         publisher = await enters(broker, other)
         for payload in sorted(payloads):
-            await publisher.publish("t", payload, qos=1)
+            await publisher.publish(shared.removeprefix("$share/g/"), payload, qos=1)
+        await wait_for(lambda: len(member.messages) == len(payloads), PATIENCE_S, "all of it comes")
+        member.close()
+        await member.ended
         while not is_passed():
             await publisher.publish("elsewhere", b"", qos=1)
         publisher.close()

@@ -286,6 +286,14 @@ class StandInHistory(DeviceQueueHistory):
             (row.seq for row in self._store.rows(generation, QueueState.QUEUED) if row.offset > offset), None
         )
 
+    def queued(self, generation: int) -> list[tuple[int, int, int]]:
+        rows = self._store.rows(generation, QueueState.QUEUED)
+        return [(row.seq, row.offset, len(row.record)) for row in rows]
+
+    def shared_sent(self, generation: int) -> set[tuple[int, int]]:
+        rows = self._store.rows(generation, QueueState.SENT, QueueState.RELEASED)
+        return {(row.flags >> 3, row.offset) for row in rows if row.flags & 8}
+
     def known_offsets(self, generation: int, from_offset: int, *, shared: bool) -> set[int]:
         rows = [row for row in self._store.queue.values() if bool(row.flags & 8) is shared]
         return {row.offset for row in rows if row.generation == generation and row.offset >= from_offset}

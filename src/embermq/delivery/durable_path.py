@@ -11,7 +11,7 @@ from embermq.delivery.device.path import DevicePath
 from embermq.delivery.receipts import Receipts
 from embermq.model.client_type import ClientType
 from embermq.model.message import Message
-from embermq.routing.router import MatchedGroup, Receiver
+from embermq.routing.router import MatchedGroup, Receiver, Subscriber
 from embermq.sessions.delivery_path import DeliveryPath
 from embermq.sessions.session import Delivery, Session
 from embermq.sessions.state import BrokerState
@@ -37,6 +37,12 @@ class DurablePath(DeliveryPath):
 
     def holds_back(self, group: MatchedGroup, accepted: Accepted) -> bool:
         return self.device.holds_back(group, accepted)
+
+    def joined(self, subscriber: Subscriber) -> None:
+        self.device.groups.joined(subscriber)
+
+    def parted(self, subscriber: Subscriber) -> None:
+        self.device.groups.parted(subscriber)
 
     def delivered(self, log_end: int) -> None:
         self.applications.delivered(log_end)

@@ -63,11 +63,16 @@ def send_pubrel(link: Link, delivery: Delivery) -> None:
 
 
 def hand_over_unstored(session: Session, take: Callable[[Delivery], bool]) -> list[Delivery]:
-    """Offer what came by shared subscriptions: QoS 1 in flight, and what waits for room. Returns what was taken."""
+    """Offer what came by shared subscriptions: QoS 1 in flight, what is to be sent when it is stored, and what
+    waits for room; not what its group still has. Returns what was taken."""
+    unsent = {id(delivery) for delivery in session.unsent or ()}
     taken = [
         delivery
         for delivery in session.window.values()
-        if delivery.shared and delivery.qos == 1 and take(delivery)
+        if delivery.shared
+        and not delivery.given
+        and (delivery.qos == 1 or id(delivery) in unsent)
+        and take(delivery)
     ]
     for delivery in taken:
         del session.window[delivery.packet_id]

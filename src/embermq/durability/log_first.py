@@ -88,7 +88,7 @@ class LogFirstStore(TickStore):
         self._post = post
         self._log_end = self._noted_end = log_end
         self._noted_ms = self._tick.now_ms
-        self._generations = self._generations_wanted = state.generations_reserved
+        self._generations = self._generations_wanted = state.generations_stored
         """Below the first no session is new to the log: what has been read at the start has it."""
         self._settle_ms = settle_ms
         self._receipts = receipts

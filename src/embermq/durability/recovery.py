@@ -16,8 +16,8 @@ from embermq.model.message import Message
 from embermq.model.session_writes import QUEUE_SEQ_STEP
 from embermq.ports.device_queue import DeviceQueueHistory
 from embermq.ports.message_log import MessageLog
-from embermq.routing.router import MatchedGroup, Receiver
-from embermq.routing.shared_choice import choose_member
+from embermq.routing.router import MatchedGroup, Receiver, share_mark
+from embermq.routing.shared_choice import keeps
 from embermq.sessions.session import Session
 from embermq.sessions.state import BrokerState
 from embermq.sessions.tick import Accepted
@@ -46,11 +46,8 @@ class Redispatch(ABC):
             if group.stamped:
                 continue
             members = [receiver for receiver in group.receivers if receiver.session.persistent]
-            if members and self._is_owed_to_group(group, members, offset):
-                chosen = choose_member(members, group.turn.next)
-                group.turn.next += 1
-                if chosen is not None:
-                    receivers.append(chosen)
+            if any(map(keeps, members)) and self._is_owed_to_group(group, members, offset):
+                receivers.append(self._state.groups.queue_of(group.turn))
         accepted = Accepted(message, frame, match, None, 0, offset)
         for receiver in receivers:
             self._store(receiver, accepted)
@@ -62,7 +59,7 @@ class Redispatch(ABC):
 
     @abstractmethod
     def _is_owed_to_group(self, group: MatchedGroup, members: list[Receiver], offset: int) -> bool:
-        """Whether none of the kept members of a shared subscription has."""
+        """Whether neither the queue of a shared subscription nor one of its kept members has."""
 
     @abstractmethod
     def _store(self, receiver: Receiver, accepted: Accepted) -> None:
@@ -95,6 +92,7 @@ class Recovery(Redispatch):
         self._floor, self._floors = floor, floors
         self._start = start = min([floor, *floors.values()])
         counters = self._state.counters
+        self._drop_given()
         for offset, message, frame in self._records(start):
             count = self.dispatch(offset, message, frame)
             if offset < floor:
@@ -147,19 +145,39 @@ class Recovery(Redispatch):
         """The copy of a shared subscription and the one of the plain filters are two."""
         if offset < self._floor_of(receiver):
             return False
-        return offset not in self._known_offsets(receiver.session, receiver.shared)
+        return offset not in self._known_offsets(receiver.session, shared=False)
 
-    def _is_owed_to_group(self, _group: MatchedGroup, members: list[Receiver], offset: int) -> bool:
-        """When nobody has it. Below the floor one member was chosen, and nobody knows any more which one: it is owed
-        when some member may have lost it."""
-        if all(offset < self._floor_of(receiver) for receiver in members):
+    def _is_owed_to_group(self, group: MatchedGroup, members: list[Receiver], offset: int) -> bool:
+        """When nobody has it. Below the floor one of them was chosen, and nobody knows any more which one: it is owed
+        when one may have lost it."""
+        queue = group.turn.queue
+        having = members if queue is None else [*members, self._state.groups.queue_of(group.turn)]
+        if all(offset < self._floor_of(receiver) for receiver in having):
             return False
         return all(
-            receiver.qos > 0 and offset not in self._known_offsets(receiver.session, receiver.shared)
-            for receiver in members
+            receiver.qos > 0 and offset not in self._known_offsets(receiver.session, shared=True)
+            for receiver in having
         )
 
-    def _known_offsets(self, session: Session, shared: bool) -> set[int]:
+    def _drop_given(self) -> None:
+        """What a member was being given from the queue of its group is with both after a crash, and is the member's
+        [MQTT-4.8.2-4]. It goes from the group before anybody is served: the member may be done with it before the next
+        crash."""
+        for turn in self._state.router.groups:
+            queue = turn.queue
+            if queue is None or not queue.queued:
+                continue
+            mark, given = share_mark(turn.name), set[int]()
+            for member in turn.members.values():
+                if member.holder.is_loaded and member.session.queued:
+                    sent = self._queue.shared_sent(member.session.generation)
+                    given.update(offset for by, offset in sent if by == mark)
+            for seq, offset, record_bytes in self._queue.queued(queue.generation) if given else ():
+                if offset in given:
+                    self._state.tick.session_writes.queue_dropped.append((queue.generation, seq))
+                    queue.forget_stored(record_bytes)
+
+    def _known_offsets(self, session: Session, *, shared: bool) -> set[int]:
         key = (session.generation, shared)
         known = self._known.get(key)
         if known is None:

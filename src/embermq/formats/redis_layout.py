@@ -51,6 +51,7 @@ PACKET_TYPE_AT = len('{"packetType":')
 
 _FRACTION_DIGITS = QUEUE_SEQ_STEP.bit_length() - 1
 _U16 = Annotated[int, Meta(ge=0, le=65_535)]
+_U32 = Annotated[int, Meta(ge=0, le=4_294_967_295)]
 _Qos = Annotated[int, Meta(ge=0, le=2)]
 _Number = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 _Offset = Annotated[int, Meta(ge=-1, le=2**63 - 1)]
@@ -220,13 +221,15 @@ class MessageBody(Struct, frozen=True, omit_defaults=True, rename="camel", kw_on
 
 class _Delivery(MessageBody, frozen=True, omit_defaults=True, rename="camel", kw_only=True):
     """What a stored delivery adds. `client_id` is the receiver's; `expires_ms` its deadline in the queue, `qos`,
-    `retained` and `identifiers` what is sent."""
+    `retained` and `identifiers` what is sent; `share_crc32` is of the name of the shared subscription by which it came.
+    """
 
     qos: _Qos
     expires_ms: _Number
     client_id: str
     retained: bool
     shared: bool = False
+    share_crc32: _U32 = 0
     identifiers: tuple[int, ...] = ()
 
 
@@ -254,6 +257,7 @@ def encode_tail(row: QueueRow, client_id: str, record: LogRecord) -> bytes:
         qos=flags & 3,
         retained=bool(flags & 4),
         shared=bool(flags & 8),
+        share_crc32=flags >> 4,
         expires_ms=row.expires_ms,
         client_id=client_id,
         identifiers=row.identifiers,
@@ -315,7 +319,7 @@ def decode_message(key: str, value: bytes, *, generation: int, seq: int, state: 
         found.offset,
         found.packet_id,
         state,
-        found.qos | found.retained << 2 | found.shared << 3,
+        found.qos | found.retained << 2 | found.shared << 3 | found.share_crc32 << 4,
         found.expires_ms,
         found.identifiers,
         record,

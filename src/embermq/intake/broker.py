@@ -165,6 +165,7 @@ class Broker:
         with_sessions = {session.generation for session in state.sessions.of(with_wills)}
         for generation, will in stored.wills:
             self.wills.restore(generation, will, has_session=generation in with_sessions)
+        state.groups.restore(self.connecting.session_end.end)
         return list(state.sessions.loaded)
 
     def _restore(self, entry: StoredSession) -> bool:

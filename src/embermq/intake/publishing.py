@@ -48,8 +48,7 @@ from embermq.ports.errors import StoreError, StoreFull
 from embermq.ports.tick_store import Receipt
 from embermq.routing.queue_target import QueueAim, QueueTarget
 from embermq.routing.retain_sources import source_of
-from embermq.routing.router import NO_MATCH, Match, Receiver
-from embermq.routing.shared_choice import choose_member
+from embermq.routing.router import NO_MATCH, Match
 from embermq.sessions.awaiting_pubrel import Holding
 from embermq.sessions.durable_queues import PUBLISHED_PREFIXES
 from embermq.sessions.link import Link
@@ -398,15 +397,9 @@ class Publishing:
             for receiver in match.applications:
                 direct.deliver(receiver.session, receiver, accepted)
             for group in match.groups:
-                self._deliver_to_group(group.receivers, group.turn.next, accepted)
-                group.turn.next += 1
-
-    def _deliver_to_group(self, receivers: list[Receiver], turn: int, accepted: Accepted) -> None:
-        chosen = choose_member(receivers, turn)
-        if chosen is not None:
-            keeps = accepted.message.qos and chosen.qos
-            path = self._state.path(chosen.session) if keeps else self._state.direct
-            path.deliver(chosen.session, chosen, accepted)
+                chosen = self._state.groups.present(group, accepted.message.topic)
+                if chosen is not None:
+                    direct.deliver(chosen.session, chosen, accepted)
 
     def committed(self, batch: Batch, receipt: Receipt) -> None:
         """The batch is durable: acknowledge in publish order, then hand on to those who keep. A large batch is written
@@ -431,7 +424,7 @@ class Publishing:
     def _hand_on(self, part: list[Accepted], base_offset: int, later: list[WaitingCall] | None) -> int:
         """Returns the offset behind the part. `later` gets what waits for an owner's data; None: that is stored."""
         offset = base_offset
-        durable, direct = self._state.durable, self._state.direct
+        durable, direct, groups = self._state.durable, self._state.direct, self._state.groups
         for accepted in part:
             message = accepted.message
             link = accepted.link
@@ -475,8 +468,10 @@ class Publishing:
                     direct.deliver(receiver.session, receiver, accepted)
             for group in match.groups:
                 if not (group.stamped or durable.holds_back(group, accepted)):
-                    self._deliver_to_group(group.receivers, group.turn.next, accepted)
-                    group.turn.next += 1
+                    chosen = groups.receiver(group, message.topic)
+                    if chosen is not None:
+                        path = self._state.path(chosen.session) if chosen.qos else direct
+                        path.deliver(chosen.session, chosen, accepted)
         return offset
 
     def _tell(self, accepted: Accepted) -> None:

@@ -30,7 +30,8 @@ class QueueRow(Struct, frozen=True, gc=False):
     """One stored delivery to one persistent session.
 
     `seq` grows by `QUEUE_SEQ_STEP` a session and gives the order; `offset` is the source position in the log, -1 for a
-    retained message. `flags`: bits 0-1 granted QoS, bit 2 RETAIN flag to send, bit 3 came by a shared subscription.
+    retained message. `flags`: bits 0-1 granted QoS, bit 2 RETAIN flag to send, bit 3 came by a shared subscription, the
+    others are then the CRC-32 of its name.
     The broker writes `packet_id` 0 while QUEUED; a store that numbers rows when it saves them gives them ids of its
     own, and the mark SENT carries the one that counts.
     """

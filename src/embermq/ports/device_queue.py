@@ -46,6 +46,14 @@ class DeviceQueueHistory(ABC):
         """`seq` of the first QUEUED delivery whose source offset is greater; None when there is none."""
 
     @abstractmethod
+    def queued(self, generation: int) -> list[tuple[int, int, int]]:
+        """(`seq`, source offset, bytes of the record) of each QUEUED delivery."""
+
+    @abstractmethod
+    def shared_sent(self, generation: int) -> set[tuple[int, int]]:
+        """(bits of `flags` from 3 on, source offset) of what came by a shared subscription and is SENT or RELEASED."""
+
+    @abstractmethod
     def known_offsets(self, generation: int, from_offset: int, *, shared: bool) -> set[int]:
         """Source offsets >= `from_offset` that this session has had stored, done ones included: those that came by a
         shared subscription, or the others."""

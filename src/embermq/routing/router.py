@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from binascii import crc32
 from sys import getsizeof
 from typing import TYPE_CHECKING, cast
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from embermq.formats.log_record import IDENTIFIERS_MAX, Stamp, encode_stamps
 from embermq.model.session import SubscriptionRow
@@ -16,7 +17,7 @@ from embermq.routing.queue_target import QueueTarget
 from embermq.routing.shared_logs import SharedLogs, stamps_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from embermq.sessions.absent_session import AbsentSession
     from embermq.sessions.session import Session
@@ -85,22 +86,28 @@ class Subscriber(Struct, eq=False, gc=False):
 
 class Receiver(Struct):
     """What overlapping subscriptions of one session come to: one copy, the highest QoS, all identifiers
-    [MQTT-3.3.4-2], [MQTT-3.3.4-3]."""
+    [MQTT-3.3.4-2], [MQTT-3.3.4-3]. `shared` is the `share_mark` of a shared subscription, else 0."""
 
     session: Session
     qos: int
     retain_as_published: bool
     identifiers: tuple[int, ...]
-    shared: bool = False
+    shared: int = 0
 
 
-class GroupTurn(Struct):
-    """Whose turn it is in a shared subscription, over all topics; `members` counts its subscriptions. `behind_from` is
-    the first record that waits in the log for it, -1 when none does."""
+class GroupTurn(Struct, eq=False):
+    """A shared subscription, `name` as clients spell it, and whose turn it is there, over all topics. `members` are its
+    subscriptions by the generation of their sessions. `behind_from` is the first record that waits in the log for it,
+    -1 when none does. `queue` is the session that stands for its queue, None before there is one; `giving` counts what
+    is on its way from there to members. `is_deserted`: no member is there, as far as that is known."""
 
+    name: str
+    members: dict[int, Subscriber] = field(default_factory=dict)
     next: int = 0
-    members: int = 0
     behind_from: int = -1
+    queue: Session | None = None
+    giving: int = 0
+    is_deserted: bool = False
 
 
 class MatchedGroup(Struct):
@@ -149,6 +156,8 @@ class Router:
         self.known: Callable[[str], Match | None] = self._matches.get
         """What `match` remembers of a topic."""
         self._turns: dict[tuple[str, str], GroupTurn] = {}
+        self.on_group_end: Callable[[GroupTurn], None] = _nothing
+        """Told of a shared subscription whose last member has left."""
         self.shared_stamps: dict[str, Stamp] = {}
         """Filters of shared subscriptions that have a log of their own for applications, and what is stamped for it;
         empty where such logs are not kept."""
@@ -160,15 +169,19 @@ class Router:
     @property
     def shared_count(self) -> int:
         """Subscriptions that share."""
-        return sum(turn.members for turn in self._turns.values())
+        return sum(len(turn.members) for turn in self._turns.values())
 
     def put(self, subscriber: Subscriber, replaced: Subscriber | None = None) -> None:
         """Add a subscription, in place of the one that its session had to the same filter."""
         self._matches.changed(subscriber.topic_filter)
         if replaced is not None:
             self._trie.discard(replaced.topic_filter, replaced)
-        elif subscriber.group:
-            self._turns.setdefault((subscriber.group, subscriber.topic_filter), GroupTurn()).members += 1
+        if subscriber.group:
+            key = (subscriber.group, subscriber.topic_filter)
+            turn = self._turns.get(key)
+            if turn is None:
+                turn = self._turns[key] = GroupTurn(subscriber.name)
+            turn.members[subscriber.holder.generation] = subscriber
         self._trie.add(subscriber.topic_filter, subscriber)
         if self.shared_logs is not None and subscriber.group and subscriber.session.is_application:
             self.shared_logs.joined(subscriber)
@@ -179,15 +192,25 @@ class Router:
         if self._trie.discard(subscriber.topic_filter, subscriber) and subscriber.group:
             turn_key = (subscriber.group, subscriber.topic_filter)
             turn = self._turns[turn_key]
-            turn.members -= 1
+            turn.members.pop(subscriber.holder.generation, None)
             if not turn.members:
                 del self._turns[turn_key]
+                self.on_group_end(turn)
             if self.shared_logs is not None and subscriber.session.is_application:
                 self.shared_logs.left(subscriber)
 
     def turn(self, subscriber: Subscriber) -> GroupTurn:
         """Whose turn it is in the shared subscription that this one is a member of."""
         return self._turns[subscriber.group, subscriber.topic_filter]
+
+    @property
+    def groups(self) -> Collection[GroupTurn]:
+        """All shared subscriptions."""
+        return self._turns.values()
+
+    def group(self, share: str, topic_filter: str) -> GroupTurn | None:
+        """The shared subscription of this name and filter; None when it has no member."""
+        return self._turns.get((share, topic_filter))
 
     def forget(self) -> None:
         """Who may receive what has changed: look at every topic anew."""
@@ -266,6 +289,15 @@ class Router:
         return subscriber.session.is_application and subscriber.topic_filter in self.shared_stamps
 
 
+def share_mark(name: str) -> int:
+    """What tells what came by this shared subscription from what came by another one; odd."""
+    return crc32(name.encode()) << 1 | 1
+
+
+def _nothing(_turn: GroupTurn) -> None:
+    return
+
+
 def _memory(topic: str, match: Match) -> int:
     """Bytes that remembering it takes, roughly and rather too many."""
     found = getsizeof(topic) + TOPIC_BYTES
@@ -292,7 +324,7 @@ def _merge(subscribers: list[Subscriber]) -> Receiver:
     first = subscribers[0]
     if len(subscribers) == 1:
         identifiers = (first.identifier,) if first.identifier else ()
-        shared = bool(first.group)
+        shared = share_mark(first.name) if first.group else 0
         return Receiver(first.session, first.qos, first.retain_as_published, identifiers, shared)
     return Receiver(
         first.session,

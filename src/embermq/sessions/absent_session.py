@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from embermq.model.client_type import ClientType
 from embermq.model.session import SessionRow
+from embermq.mqtt.topics.names import SHARE_PREFIX
 from embermq.sessions.quotas import kept_bytes
 from embermq.sessions.session import Session
 
@@ -123,6 +124,7 @@ def is_idle(session: Session) -> bool:
         and session.persistent
         and session.client_type is ClientType.DEVICE
         and not session.dead
+        and not session.client_id.startswith(SHARE_PREFIX)
         and len(session.subscriptions) <= FILTERS_MAX
         and not session.queued
         and not session.queue_filters

@@ -21,6 +21,7 @@ from embermq.sessions.awaiting_pubrel import Holding
 from embermq.sessions.client_events import EventKind, words
 from embermq.sessions.connack import connack_properties
 from embermq.sessions.credentials import Credentials
+from embermq.sessions.group_queues import is_queue_name
 from embermq.sessions.handover import Handover
 from embermq.sessions.keep_alive import KeepAlive
 from embermq.sessions.link import UNLIMITED_PACKET_BYTES, Link
@@ -47,6 +48,7 @@ UNSPEAKABLE_IN_3 = frozenset(
 
 STORE_AWAY = "sessions cannot be stored or read now"
 NO_ROOM = "the disk is full: neither a new session nor a will can be stored"
+QUEUE_NAME = "client ids that begin with $share/ are kept for the queues of shared subscriptions"
 UNKNOWN_METHOD = "this authentication method is not offered"
 Opened = Callable[[Link], None]
 RefusesWill = Callable[[Link, Will, Permissions | None], PublishRefusal | None]
@@ -288,6 +290,8 @@ class Connecting:
             )
             if not empty_allowed or not self._state.terms_of(link).allow_empty_client_id:
                 return ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "the client id is empty"
+        if is_queue_name(client_id):
+            return ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, QUEUE_NAME
         method = packet.properties.authentication_method if packet.properties is not None else None
         if method is not None and link.authentication is None:  # [MQTT-4.12.0-1]
             return ReasonCode.BAD_AUTHENTICATION_METHOD, UNKNOWN_METHOD

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from embermq.model.message import Message
-    from embermq.routing.router import MatchedGroup, Receiver
+    from embermq.routing.router import MatchedGroup, Receiver, Subscriber
     from embermq.sessions.session import Delivery, Session
     from embermq.sessions.tick import Accepted
 
@@ -27,6 +27,14 @@ class DeliveryPath(ABC):
     def holds_back(self, _group: MatchedGroup, _accepted: Accepted) -> bool:
         """Whether a message for a shared subscription stays in the log for now, and is read from there later."""
         return False
+
+    def joined(self, _subscriber: Subscriber) -> None:
+        """A client that is there has subscribed to what others share: it may have what waits for them."""
+        return
+
+    def parted(self, _subscriber: Subscriber) -> None:
+        """It is not there any more, or has unsubscribed."""
+        return
 
     def delivered(self, log_end: int) -> None:
         """Every record below it has been handed on."""

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from functools import partial
 
 from embermq.formats.log_record import encode_record
-from embermq.routing.router import NO_MATCH, GroupTurn, Receiver
-from embermq.routing.shared_choice import choose_member
+from embermq.routing.router import NO_MATCH, GroupTurn, MatchedGroup, Receiver, share_mark
+from embermq.routing.shared_choice import is_here
 from embermq.sessions.forwarded_frames import counted_anew
 from embermq.sessions.session import Delivery, Session
 from embermq.sessions.state import BrokerState
@@ -28,6 +28,7 @@ class _Offer:
         self.leaving = leaving
         self.ended = ended
         self.keepers: set[Session] = set()
+        self.unsent = {id(delivery) for delivery in leaving.unsent or ()}
         self.is_over = False
 
 
@@ -39,9 +40,12 @@ class Handover:
 
     def leave(self, session: Session, *, ended: bool, then: Callable[[], None] | None = None) -> None:
         """The client is gone. Its subscriptions still stand. While its session goes on, only members that are there
-        get its messages; when it has ended, those that are away too. `then` is called when all
-        has been offered, possibly later."""
-        if any(subscriber.group for subscriber in session.subscriptions.values()):
+        get what it was sent; what it was not, and all when it has ended, goes back to the group. `then` is called when
+        all has been offered, possibly later."""
+        shared = [subscriber for subscriber in session.subscriptions.values() if subscriber.group]
+        if shared:
+            for subscriber in shared:
+                self._state.durable.parted(subscriber)
             offer = _Offer(session, ended)
             take = partial(self._take, offer, self._groups(session))
             offered = partial(self._offered, offer, then)
@@ -78,8 +82,8 @@ class Handover:
         """True when another member has the message now."""
         now_ms = self._state.tick.now_ms
         message = delivery.message
-        receiver = None if message.is_expired(now_ms) else self._another(offer.leaving, groups, delivery)
-        if receiver is None or not (offer.ended or receiver.session.link is not None):
+        receiver = None if message.is_expired(now_ms) else self._another(offer, groups, delivery)
+        if receiver is None:
             return False
         record = delivery.record or encode_record(message, b"")
         if message.expires_ms:  # the interval that is forwarded counts from here
@@ -91,20 +95,32 @@ class Handover:
             offer.keepers.add(receiver.session)
         return True
 
-    def _another(self, leaving: Session, groups: Groups, delivery: Delivery) -> Receiver | None:
-        """The next member of the group by which the message came. Of several groups that could be it, the one whose
-        subscription identifier the delivery has."""
+    def _another(self, offer: _Offer, groups: Groups, delivery: Delivery) -> Receiver | None:
+        """The next member of the group by which the message came, or its queue. Of several groups that could be it, the
+        one whose mark the delivery has; where it was stored without one, whose subscription identifier it has. What was
+        sent before comes before all that waits in the queue."""
         router = self._state.router
         # Not by the receivers: who may not receive it any more is none of them.
         identifiers = {id(turn): found for turn, found in groups}
         found = [
-            (identifiers[id(group.turn)] != delivery.identifiers, group)
+            (
+                (
+                    share_mark(group.turn.name) != delivery.shared,
+                    identifiers[id(group.turn)] != delivery.identifiers,
+                ),
+                group,
+            )
             for group in router.match(delivery.message.topic).groups
             if id(group.turn) in identifiers and not group.stamped
         ]
         if not found:
             return None
         group = min(found, key=lambda pair: pair[0])[1]
-        members = [receiver for receiver in group.receivers if receiver.session is not leaving]
-        group.turn.next += 1
-        return choose_member(members, group.turn.next)
+        others = MatchedGroup(
+            [one for one in group.receivers if one.session is not offer.leaving], group.turn
+        )
+        may_wait = offer.ended or id(delivery) in offer.unsent
+        if not others.receivers or not (may_wait or any(is_here(one.session) for one in others.receivers)):
+            return None
+        topic = delivery.message.topic
+        return self._state.groups.for_waiting(others, topic) or self._state.groups.receiver(others, topic)

@@ -16,7 +16,7 @@ from embermq.sessions.timers import Timer
 
 if TYPE_CHECKING:
     from embermq.access.authorization.rule_set import Permissions
-    from embermq.routing.router import Subscriber
+    from embermq.routing.router import GroupTurn, Subscriber
     from embermq.sessions.link import Link
     from embermq.sessions.quotas import Account
 
@@ -30,9 +30,10 @@ class Delivery(Struct, gc=False):
 
     `seq` is its place in the device queue, 0 while it is not stored; `place` is the one that is kept free for it, when
     something that was sent later has been stored already; `offset` its source position, -1 for a
-    retained message; `application` tells the log it came from. `released` is True from PUBREC on; `shared` says that it
-    came by a shared subscription; `from_queue` that a durable queue keeps it: it is never stored in the device queue,
-    but for its packet id once that is released. `waiting_bytes` is what it counts for while it waits for room.
+    retained message; `application` tells the log it came from. `released` is True from PUBREC on; `shared` is the
+    mark of the shared subscription by which it came, else 0; `given`: the queue of that has it still. `from_queue` says
+    that a durable queue keeps it: it is never stored in the device queue, but for its packet id once that is released.
+    `waiting_bytes` is what it counts for while it waits for room.
     """
 
     message: Message
@@ -47,10 +48,11 @@ class Delivery(Struct, gc=False):
     released: bool = False
     settled: bool = False
     dup: bool = False
-    shared: bool = False
+    shared: int = 0
     place: int = 0
     from_queue: bool = False
     waiting_bytes: int = 0
+    given: bool = False
 
 
 class Session:
@@ -84,6 +86,7 @@ class Session:
         "expiry_interval_s",
         "generation",
         "given_up",
+        "group",
         "last_packet_id",
         "link",
         "paging",
@@ -162,6 +165,8 @@ class Session:
         self.unsent: deque[Delivery] | None = None
         self.timer: Timer | None = None
         """Its expiry, while the client is away."""
+        self.group: GroupTurn | None = None
+        """The shared subscription whose queue this is; None for a client's session."""
 
     @property
     def principal(self) -> Principal:

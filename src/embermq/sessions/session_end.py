@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 
+from embermq.routing.router import GroupTurn
 from embermq.sessions.handover import Handover
 from embermq.sessions.session import Session
 from embermq.sessions.state import BrokerState
@@ -16,6 +17,7 @@ class SessionEnd:
         self._state = state
         self._wills = wills
         self._handover = handover
+        state.router.on_group_end = self._group_ends
 
     def end(self, session: Session, durable: Callable[[], None] | None = None) -> None:
         """Everything that belongs to the session goes [MQTT-4.1.0-2]; a will that waits goes out now
@@ -33,9 +35,16 @@ class SessionEnd:
         if session.is_application and self._state.application_logs is not None:
             self._state.application_logs.ended(session)
         self._state.path(session).forget(session)
+        if session.group is not None:
+            self._state.groups.ended(session)
         self._state.quotas.ends(session)
         session.window.clear()
         self._state.sessions.remove(session)
+
+    def _group_ends(self, turn: GroupTurn) -> None:
+        """What waits for a shared subscription goes with its last member."""
+        if turn.queue is not None:
+            self.end(turn.queue)
 
     def _delete(self, session: Session, durable: Callable[[], None] | None) -> None:
         tick = self._state.tick

@@ -4,6 +4,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from embermq.routing.shared_choice import SharedStrategy
 from embermq.sessions.listener_terms import VersionName
 
 
@@ -61,6 +62,9 @@ class MqttSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Whether filters may hold + and #; else the subscription is refused with 0xA2."""
     shared_subscription_available: bool = True
     """Whether filters may begin with $share/; else the subscription is refused with 0x9E."""
+    shared_strategy: SharedStrategy = "round-robin"
+    """Which member of a shared subscription gets a message: by turns; the same one for a topic as long as nobody comes
+    or goes; or the one with the fewest messages unacknowledged."""
     allow_empty_client_id: bool = True
     """Whether a v3.1.1 or v5 client may leave its client id to us [MQTT-3.1.3-6]."""
     validate_payload_format: bool = False

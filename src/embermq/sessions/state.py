@@ -20,6 +20,7 @@ from embermq.sessions import client_events
 from embermq.sessions.application_sessions import ApplicationSessions
 from embermq.sessions.delivery_path import DeliveryPath
 from embermq.sessions.durable_queues import DurableQueues
+from embermq.sessions.group_queues import GroupQueues
 from embermq.sessions.link import Link
 from embermq.sessions.listener_terms import Terms
 from embermq.sessions.quotas import Quotas
@@ -67,6 +68,7 @@ class BrokerState:
         self.timers = Timers()
         self.sessions = SessionTable(tick, self.timers, self.permissions)
         self.router = Router(self.sessions.session_of)
+        self.groups = GroupQueues(self)
         self.retained = RetainedMessages(tick, self.timers, self.counters)
         self.system: TopicTree[RetainedRow] = TopicTree()
         """Messages below $SYS: retained as far as subscriptions can tell, and never stored."""
@@ -112,6 +114,8 @@ class BrokerState:
         are kept for ever: a piece that comes late is known as a repeat."""
         self.generation_next = 1
         self._generations_reserved = 1
+        self.generations_stored = 1
+        """Those below it were reserved before this start; what the start takes itself is stored with the first tick."""
 
     def terms_of(self, link: Link) -> Terms:
         """What the client of a connection may do at all."""
@@ -174,7 +178,7 @@ class BrokerState:
 
     def set_generations(self, reserved: int) -> None:
         """Start after what may have been used."""
-        self.generation_next = self._generations_reserved = reserved
+        self.generation_next = self._generations_reserved = self.generations_stored = reserved
 
 
 def _never(_name: str) -> bool:

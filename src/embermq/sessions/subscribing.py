@@ -252,6 +252,8 @@ class Subscribing:
             return
         link.send_packet(packet)
         for subscriber, new in added:
+            if subscriber.group and session.subscriptions.get(subscriber.name) is subscriber:
+                self._state.durable.joined(subscriber)
             handling = subscriber.retain_handling
             if subscriber.group or handling == RETAIN_NEVER or (handling == RETAIN_WHEN_NEW and not new):
                 continue
@@ -274,6 +276,8 @@ class Subscribing:
                 continue
             self._state.router.discard(subscriber)
             self._state.quotas.removes(session, topic_filter)
+            if subscriber.group:
+                self._state.durable.parted(subscriber)
             codes.append(ReasonCode.SUCCESS)
             if session.persistent:
                 self._state.path(session).write_down(session)

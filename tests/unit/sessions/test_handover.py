@@ -72,10 +72,11 @@ def test_qos_2_in_flight_stays_with_its_session(hand: HandDrivenBroker) -> None:
     assert other.payloads == []
 
 
-def test_the_queue_of_a_session_that_ends_goes_to_another_member(hand: HandDrivenBroker) -> None:
-    leaver = a_member(hand, "a", keeps=True)
-    leaver.drops()
+def test_what_a_session_that_ends_had_been_sent_goes_to_another_member(hand: HandDrivenBroker) -> None:
+    leaver = a_member(hand, "a", keeps=True, acknowledges=False)
     hand.connects("p").publishes("t", b"1", b"2")
+    hand.settle()
+    leaver.drops()
     hand.settle()
     other = a_member(hand, "b", keeps=True)
     assert other.payloads == []

@@ -135,7 +135,11 @@ class RedisDeviceQueueHistory(DeviceQueueHistory):
     def queued_seq_after(self, generation: int, offset: int) -> int | None:
         queued = self._queued.get(generation)
         if queued is None:
-            queued = self._queued[generation] = self._read_queued(generation)
+            rows = self.queued(generation)
+            queued = self._queued[generation] = (
+                array("q", [seq for seq, _, _ in rows]),
+                array("q", accumulate((offset for _, offset, _ in rows), max)),
+            )
         seqs, highest = queued
         at = bisect_right(highest, offset)
         return seqs[at] if at < len(seqs) else None
@@ -156,16 +160,35 @@ class RedisDeviceQueueHistory(DeviceQueueHistory):
                 known.add(offset)
         return known
 
-    def _read_queued(self, generation: int) -> tuple[array[int], array[int]]:
+    def queued(self, generation: int) -> list[tuple[int, int, int]]:
         owner = self._owners.get(generation)
         if owner is None:
-            return array("q"), array("q")
+            return []
         keys = owner.keys
         names = (keys.session, keys.messages, keys.sent, keys.released)
         args = (owner.fence, len(keys.message.encode()), 0, OLDEST_MAX)
         found = _items(self._redis.run(keys.session, OLDEST, names, args))
-        seqs = array("q", [_seq(score) for score in found[::3]])
-        return seqs, array("q", accumulate((_number(offset) for offset in found[2::3]), max))
+        return [
+            (_seq(score), _number(offset), _number(size))
+            for score, size, offset in zip(found[::3], found[1::3], found[2::3], strict=True)
+        ]
+
+    def shared_sent(self, generation: int) -> set[tuple[int, int]]:
+        owner = self._owners.get(generation)
+        if owner is None:
+            return set()
+        keys = owner.keys
+        names = (keys.session, keys.messages, keys.sent, keys.released)
+        found = _items(self._redis.run(keys.session, IN_FLIGHT, names, (owner.fence, keys.message)))
+        sent: set[tuple[int, int]] = set()
+        for at in range(0, len(found), 4):
+            try:
+                row = _sent_row(owner, found[at : at + 4])
+            except LayoutError:
+                continue  # it is told of when it is read for its client
+            if row.flags & 8:
+                sent.add((row.flags >> 3, row.offset))
+        return sent
 
 
 def _items(answer: Answer) -> list[Answer]:

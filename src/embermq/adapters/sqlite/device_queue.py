@@ -70,6 +70,22 @@ class SqliteQueueHistory(DeviceQueueHistory):
         ).fetchone()
         return None if row[0] is None else int(row[0])
 
+    def queued(self, generation: int) -> list[tuple[int, int, int]]:
+        self._tables.write()
+        return self._connection.execute(
+            'SELECT seq, "offset", length(record) FROM device_queue WHERE generation = ? AND state = 0',
+            (generation,),
+        ).fetchall()
+
+    def shared_sent(self, generation: int) -> set[tuple[int, int]]:
+        self._tables.write()
+        rows = self._connection.execute(
+            'SELECT flags >> 3, "offset" FROM device_queue'
+            " WHERE generation = ? AND state IN (1, 2) AND flags >> 3 & 1",
+            (generation,),
+        )
+        return set(rows)
+
     def known_offsets(self, generation: int, from_offset: int, *, shared: bool) -> set[int]:
         self._tables.write()
         rows = self._connection.execute(

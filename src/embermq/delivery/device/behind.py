@@ -21,7 +21,7 @@ from embermq.formats.log_record import split_batch
 from embermq.model.message import Message
 from embermq.ports.message_log import LogBatch
 from embermq.routing.router import GroupTurn, MatchedGroup, Receiver
-from embermq.routing.shared_choice import choose_member
+from embermq.routing.shared_choice import keeps
 from embermq.sessions.session import Delivery, Session
 from embermq.sessions.state import BrokerState
 from embermq.sessions.tick import Accepted
@@ -110,22 +110,29 @@ class Behind(Redispatch):
         return True
 
     def takes_group(self, group: MatchedGroup, accepted: Accepted) -> bool:
-        """Whether it stays in the log: a message for a member who must wait. The others wait with it, for whoever gets
-        it then."""
+        """Whether it stays in the log: a message for a member who must wait, or for the group's queue when that must.
+        The others wait with it, and are read into that queue."""
         turn, state = group.turn, self._state
         if turn.behind_from < 0:
             if not state.session_store_full:
                 return False
-            chosen = choose_member(group.receivers, turn.next)
-            if chosen is None or not (chosen.qos and chosen.session.persistent):
-                return False
-            if not (self.holds(chosen.session) or state.must_wait(chosen.session.client_id)):
+            if not self._must_wait(group, accepted.message.topic):
                 return False
             self._begin(accepted.offset)
             turn.behind_from = accepted.offset
             self._turns.append(turn)
         self._remember(accepted.offset, accepted.message, accepted.record)
         return True
+
+    def _must_wait(self, group: MatchedGroup, topic: str) -> bool:
+        """For the member that is there and has room, or where none is, for the queue of the group."""
+        state = self._state
+        chosen = state.groups.with_room(group, topic)
+        if chosen is None:
+            return state.groups.would_keep(group) and state.must_wait(group.turn.name)
+        if not keeps(chosen):
+            return False
+        return self.holds(chosen.session) or state.must_wait(chosen.session.client_id)
 
     def holds(self, session: Session) -> bool:
         """Whether something in the log is owed to the session."""

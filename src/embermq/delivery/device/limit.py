@@ -80,7 +80,7 @@ class QueueLimit:
             dropped += 1
             session.forget_stored(record_bytes)
             session.queue_dropped_seq = seq
-            if link is not None:
+            if link is not None or session.group is not None:
                 session.queue_read_seq = seq
         if dropped:
             self._state.tick.batch.when_stored(session.generation, partial(self._count, dropped))
@@ -98,6 +98,6 @@ class QueueLimit:
 
 def _queued_after(session: Session) -> int:
     """Behind it the store's queued rows are nobody's yet."""
-    if session.link is None:
+    if session.link is None and session.group is None:
         return session.queue_dropped_seq
     return max(session.queue_read_seq, session.queue_dropped_seq)

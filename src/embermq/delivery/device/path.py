@@ -11,8 +11,10 @@ from functools import partial
 
 from embermq.delivery.device.behind import Behind
 from embermq.delivery.device.draining import Draining, unstored_writes
+from embermq.delivery.device.group_backlogs import GroupBacklogs
 from embermq.delivery.device.limit import QueueLimit
 from embermq.delivery.device.linger import Linger
+from embermq.delivery.device.places import keep_places
 from embermq.delivery.device.requests import Requests
 from embermq.delivery.device.settings import DeviceSettings
 from embermq.delivery.device.stored import StoredOffers, delivery_from
@@ -49,6 +51,7 @@ class DevicePath(DeliveryPath):
         self._limit = QueueLimit(state, self.requests, settings)
         self._draining = Draining(state, self.requests)
         self.behind = Behind(state, self)
+        self.groups = GroupBacklogs(state, self, self.requests)
         self._settings = settings
         self.linger = Linger(settings.linger_ms)
         self._wanting_page: list[Session] = []
@@ -76,8 +79,7 @@ class DevicePath(DeliveryPath):
             message.retain and receiver.retain_as_published,
             receiver.identifiers,
         )
-        if receiver.shared:
-            delivery.shared = True
+        delivery.shared = receiver.shared
         link = session.link
         if link is None or session.backlog or qos == 2 or link.closing:
             if not self.behind.takes(session, delivery):
@@ -112,12 +114,7 @@ class DevicePath(DeliveryPath):
 
     def deliver_late(self, receiver: Receiver, accepted: Accepted) -> None:
         """A record that is read from the log because the session or the shared subscription was behind."""
-        message = accepted.message
-        retain = message.retain and receiver.retain_as_published
-        qos = min(receiver.qos, message.qos)
-        delivery = Delivery(message, accepted.record, accepted.offset, qos, retain, receiver.identifiers)
-        delivery.shared = receiver.shared
-        self._store(receiver.session, delivery)
+        self._store(receiver.session, _late(receiver, accepted, 0))
 
     def _queue_behind(self, session: Session) -> None:
         """Everything new stays in the log: what is in memory only is written, for it comes before that."""
@@ -127,7 +124,7 @@ class DevicePath(DeliveryPath):
     def caught_up(self, session: Session) -> None:
         """What comes now is dispatched to it again."""
         if session.link is not None and session.backlog and not session.paging:
-            self._want_page(session)
+            self.want_page(session)
 
     def nobody_is_behind(self) -> None:
         """Any more: nothing holds the floor here."""
@@ -135,16 +132,10 @@ class DevicePath(DeliveryPath):
 
     def store_late(self, session: Session, receiver: Receiver, accepted: Accepted, seq: int) -> None:
         """A row that a crash kept from being written; `seq` puts it before what came after it, 0 at the end."""
-        message = accepted.message
-        retain = message.retain and receiver.retain_as_published
-        qos = min(receiver.qos, message.qos)
-        delivery = Delivery(message, accepted.record, accepted.offset, qos, retain, receiver.identifiers, seq)
-        delivery.shared = receiver.shared
-        self._add_row(session, delivery, QueueState.QUEUED)
+        self._add_row(session, _late(receiver, accepted, seq), QueueState.QUEUED)
 
     def _wait(self, session: Session, delivery: Delivery, size: int) -> None:
-        waiting = session.waiting
-        if waiting is None:
+        if (waiting := session.waiting) is None:
             waiting = session.waiting = deque()
         waiting.append(delivery)
         delivery.waiting_bytes = size
@@ -177,14 +168,21 @@ class DevicePath(DeliveryPath):
             self._add_row(session, delivery, QueueState.QUEUED)
             session.backlog = link is not None
             return
-        _keep_places(session)
+        self.put_in_flight(session, delivery)
+        self._when_stored(session, partial(self.send_rows, session, link, [delivery]))
+
+    def put_in_flight(self, session: Session, delivery: Delivery) -> None:
+        """Take a packet id for it, and store it as sent where the session is kept. The caller has it sent when that is
+        durable, by `send_rows`."""
+        if session.persistent:
+            keep_places(session)
         delivery.packet_id = next_packet_id(session)
         session.window[delivery.packet_id] = delivery
-        self._add_row(session, delivery, QueueState.SENT)
+        if session.persistent:
+            self._add_row(session, delivery, QueueState.SENT)
         if session.unsent is None:
             session.unsent = deque()
         session.unsent.append(delivery)
-        self._when_stored(session, partial(self._send_rows, session, link, [delivery]))
 
     def _add_row(self, session: Session, delivery: Delivery, state: int) -> None:
         if not delivery.seq:
@@ -223,8 +221,10 @@ class DevicePath(DeliveryPath):
         session.uncommitted -= 1
         self._touched.discard(session)  # else it is held, and could not be put away
         self._limit.enforce(session)
-        if session.backlog and not session.paging:
-            self._want_page(session)
+        if session.group is not None:
+            self.groups.committed(session)
+        elif session.backlog and not session.paging:
+            self.want_page(session)
 
     def _spill(self, session: Session) -> None:
         """Write what is in memory only: first what is in flight, then what waits, so that rows keep the order."""
@@ -268,20 +268,25 @@ class DevicePath(DeliveryPath):
 
     # Pages of the backlog
 
-    def _want_page(self, session: Session) -> None:
+    def want_page(self, session: Session) -> None:
+        """Have the next page of what is stored read when everything else of this tick has been done."""
         session.paging = True
         self._wanting_page.append(session)
 
     @property
     def wants_pages(self) -> bool:
-        """True when `read_pages` has something to do."""
-        return bool(self._wanting_page)
+        """Whether `read_pages` has something to do."""
+        return bool(self._wanting_page or self._state.groups.woken)
 
     def read_pages(self) -> None:
-        """Read the next page of every session that has room for it."""
+        """Read the next page of every session that has room for it, and of groups of which a member has."""
+        if self._state.groups.woken:
+            self.groups.wake()
         wanting, self._wanting_page = self._wanting_page, []
         for session in wanting:
-            if session.paging:
+            if session.paging and session.group is not None:
+                self.groups.read(session)
+            elif session.paging:
                 self._read_page(session)
 
     def _read_page(self, session: Session) -> None:
@@ -310,8 +315,10 @@ class DevicePath(DeliveryPath):
         if not rows:
             if next_seq == session.queue_seq_next:
                 session.backlog = self.behind.holds(session)
+                if self._state.groups.stalled:
+                    self._state.groups.has_room(session)
             elif not session.uncommitted:
-                self._want_page(session)
+                self.want_page(session)
             return
         room = session.window_max - len(session.window)
         taken = [row for row in rows if row.seq > session.queue_read_seq][: max(room, 0)]
@@ -319,7 +326,7 @@ class DevicePath(DeliveryPath):
             taken = self._draining.sendable(session, taken)
         if not taken:
             if room > 0 and not self._draining.is_stopped(session):
-                self._want_page(session)
+                self.want_page(session)
             return
         session.queue_read_seq = taken[-1].seq
         self._send_when_marked(session, link, taken)
@@ -358,20 +365,21 @@ class DevicePath(DeliveryPath):
         if session.link is not link or link.closing:
             return
         session.paging = False
-        self._send_rows(session, link, deliveries)
+        self.send_rows(session, link, deliveries)
         if session.backlog:
-            self._want_page(session)
+            self.want_page(session)
 
-    def _send_rows(self, session: Session, link: Link, deliveries: list[Delivery]) -> None:
+    def send_rows(self, session: Session, link: Link, deliveries: list[Delivery]) -> None:
         """The rows are durable as SENT: send them, in the order in which they now enter the window."""
         if session.link is not link or link.closing:
             return
-        now_ms = self._state.tick.now_ms
-        window = session.window
-        unsent = session.unsent
+        now_ms, window = self._state.tick.now_ms, session.window
         for delivery in deliveries:
+            unsent = session.unsent
             if unsent and unsent[0] is delivery:
                 unsent.popleft()
+            elif unsent:  # a group gives in more steps, and is overtaken by what has fewer
+                session.unsent = deque(one for one in unsent if one is not delivery)
             if window.pop(delivery.packet_id, None) is not delivery:
                 continue
             window[delivery.packet_id] = delivery
@@ -396,20 +404,21 @@ class DevicePath(DeliveryPath):
             delivery.settled = True
             if delivery.application:
                 self._state.path(session).settled(session, delivery)
-            else:
-                self._mark_done(session, delivery)
+            elif delivery.seq:
+                self.mark_done(session, delivery)
 
     # Acknowledgements
 
     def settled(self, session: Session, delivery: Delivery) -> None:
         if delivery.seq:
-            self._mark_done(session, delivery)
+            self.mark_done(session, delivery)
         else:
             self._state.counters.messages_elided += 1
         if session.waiting or session.backlog or session.resend:
             self.refill(session)
 
-    def _mark_done(self, session: Session, delivery: Delivery) -> None:
+    def mark_done(self, session: Session, delivery: Delivery) -> None:
+        """A stored delivery is over."""
         session.forget_stored(len(delivery.record))
         mark = QueueMark(
             session.generation, delivery.seq, delivery.offset, QueueState.DONE, delivery.packet_id
@@ -434,6 +443,8 @@ class DevicePath(DeliveryPath):
 
     def refill(self, session: Session) -> None:
         """The window has room: first what is owed from a connection before, then what waits, then the next page."""
+        if self._state.groups.stalled:
+            self._state.groups.has_room(session)
         link = session.link
         if link is None or link.closing or link.paused:
             return
@@ -469,7 +480,7 @@ class DevicePath(DeliveryPath):
                     del session.window[delivery.packet_id]
                     delivery.settled = True
         elif session.backlog and not session.paging and session.has_room_again:
-            self._want_page(session)
+            self.want_page(session)
 
     # Connections come and go
 
@@ -488,7 +499,8 @@ class DevicePath(DeliveryPath):
     def store_works(self) -> None:
         """Again: read on where that had to wait."""
         for session in self._draining.resume():
-            self._want_page(session)
+            self.want_page(session)
+        self.groups.store_works()
 
     def _recalled(
         self, session: Session, then: Callable[[list[Delivery]], None], rows: list[QueueRow]
@@ -519,6 +531,9 @@ class DevicePath(DeliveryPath):
         session.backlog = session.queued > len(owed) or self.behind.holds(session)
         if not self._state.drains:
             self._limit.enforce(session)
+        for subscriber in session.subscriptions.values():
+            if subscriber.group:
+                self.groups.joined(subscriber)
         if not session.queued:
             return
         if owed and not session.last_packet_id:
@@ -528,7 +543,7 @@ class DevicePath(DeliveryPath):
             delivery.dup = True
         self._resend(session, link)
         if session.backlog:
-            self._want_page(session)
+            self.want_page(session)
 
     def _resend(self, session: Session, link: Link) -> None:
         now_ms = self._state.tick.now_ms
@@ -549,7 +564,7 @@ class DevicePath(DeliveryPath):
         known = {delivery.seq for delivery in session.window.values()}
         for delivery in hand_over_unstored(session, take):
             if delivery.seq:
-                self._mark_done(session, delivery)
+                self.mark_done(session, delivery)
         if ended and session.queued:
             unstored = unstored_writes(self._state, session)
             StoredOffers(take, then, known, unstored, self._state.damaged).begin(self.requests, session)
@@ -574,21 +589,15 @@ class DevicePath(DeliveryPath):
         self._limit.forget(session)
         self._draining.forget(session)
         self.behind.forget(session)
+        self.groups.forget(session)
 
     def writable(self, session: Session) -> None:
         self.refill(session)
 
 
-def _keep_places(session: Session) -> None:
-    """What is in flight and not written comes before the row that is about to be: it may have to be written later,
-    and is resent in the order in which it was first sent [MQTT-4.6.0-1]."""
-    unwritten: list[Delivery] = []
-    for delivery in reversed(session.window.values()):
-        if delivery.place:
-            break
-        if not (
-            delivery.seq or delivery.application or delivery.from_queue
-        ):  # a row enters the window anew when it has been stored
-            unwritten.append(delivery)
-    for delivery in reversed(unwritten):
-        delivery.place = session.next_place()
+def _late(receiver: Receiver, accepted: Accepted, seq: int) -> Delivery:
+    message = accepted.message
+    qos, retain = min(receiver.qos, message.qos), message.retain and receiver.retain_as_published
+    delivery = Delivery(message, accepted.record, accepted.offset, qos, retain, receiver.identifiers, seq)
+    delivery.shared = receiver.shared
+    return delivery

@@ -33,7 +33,7 @@ def delivery_from(row: QueueRow, damaged: DamagedRecords) -> Delivery | None:
         row.seq,
         row.packet_id,
         released=row.state == QueueState.RELEASED,
-        shared=bool(row.flags & 8),
+        shared=row.flags >> 3,
     )
 
 

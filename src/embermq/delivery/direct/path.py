@@ -48,7 +48,7 @@ class DirectPath(DeliveryPath):
             return
         delivery = Delivery(message, b"", -1, qos, retain, receiver.identifiers)
         if receiver.shared:
-            delivery.shared = True
+            delivery.shared, delivery.offset = receiver.shared, accepted.offset
         if self._must_wait(session, link):
             # As `said_bytes`, without the call where there is nothing more to count.
             is_plain = message.properties is None
@@ -145,6 +145,8 @@ class DirectPath(DeliveryPath):
             self._send(session, link, delivery)
 
     def settled(self, session: Session, delivery: Delivery) -> None:
+        if self._state.groups.stalled:
+            self._state.groups.has_room(session)
         if session.waiting:
             self._refill(session)
 
@@ -182,4 +184,6 @@ class DirectPath(DeliveryPath):
         self.suspend(session)
 
     def writable(self, session: Session) -> None:
+        if self._state.groups.stalled:
+            self._state.groups.has_room(session)
         self._refill(session)
