@@ -260,7 +260,8 @@ class GroupBacklogs:
     def _with_member(self, backlog: _Backlog, session: Session, link: Link, given: Given) -> None:
         """They are stored with the member. One that has left without having been sent them has them no more; who has
         come back since is about to be sent them."""
-        is_away = session.link is None and session.claimant is None
+        queue = backlog.queue
+        is_away = session.link is None and session.claimant is None and not queue.dead
         kept: Given = []
         for row, delivery in given:
             delivery.given = False
@@ -269,10 +270,9 @@ class GroupBacklogs:
             elif not session.dead:
                 self._path.mark_done(session, delivery)
         left = len(given) - len(kept)
-        if left:
+        if left and not queue.dead:
             backlog.turn.giving -= left
             backlog.again = True
-        queue = backlog.queue
         deliveries = [delivery for _, delivery in kept]
         if queue.dead:
             self._path.send_rows(session, link, deliveries)

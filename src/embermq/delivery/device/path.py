@@ -443,8 +443,6 @@ class DevicePath(DeliveryPath):
 
     def refill(self, session: Session) -> None:
         """The window has room: first what is owed from a connection before, then what waits, then the next page."""
-        if self._state.groups.stalled:
-            self._state.groups.has_room(session)
         link = session.link
         if link is None or link.closing or link.paused:
             return
@@ -481,6 +479,8 @@ class DevicePath(DeliveryPath):
                     delivery.settled = True
         elif session.backlog and not session.paging and session.has_room_again:
             self.want_page(session)
+        if self._state.groups.stalled:
+            self._state.groups.has_room(session)
 
     # Connections come and go
 

@@ -145,10 +145,10 @@ class DirectPath(DeliveryPath):
             self._send(session, link, delivery)
 
     def settled(self, session: Session, delivery: Delivery) -> None:
-        if self._state.groups.stalled:
-            self._state.groups.has_room(session)
         if session.waiting:
             self._refill(session)
+        if self._state.groups.stalled:
+            self._state.groups.has_room(session)
 
     def released(self, session: Session, delivery: Delivery) -> None:
         if session.link is not None:
@@ -184,6 +184,6 @@ class DirectPath(DeliveryPath):
         self.suspend(session)
 
     def writable(self, session: Session) -> None:
+        self._refill(session)
         if self._state.groups.stalled:
             self._state.groups.has_room(session)
-        self._refill(session)
