@@ -112,10 +112,7 @@ class BrokerState:
         self.replays: dict[str, int] = {}
         """Id of a replay -> the number of its next message; those before are in the log, or in the present tick. They
         are kept for ever: a piece that comes late is known as a repeat."""
-        self.generation_next = 1
-        self._generations_reserved = 1
-        self.generations_stored = 1
-        """Those below it were reserved before this start; what the start takes itself is stored with the first tick."""
+        self.generation_next = self._generations_reserved = self._generations_stored = 1
 
     def terms_of(self, link: Link) -> Terms:
         """What the client of a connection may do at all."""
@@ -176,9 +173,14 @@ class BrokerState:
         """Generations below it may be in use; what is in store."""
         return self._generations_reserved
 
+    @property
+    def generations_stored(self) -> int:
+        """Those below it were reserved before this start; what the start takes itself is stored with its first tick."""
+        return self._generations_stored
+
     def set_generations(self, reserved: int) -> None:
         """Start after what may have been used."""
-        self.generation_next = self._generations_reserved = self.generations_stored = reserved
+        self.generation_next = self._generations_reserved = self._generations_stored = reserved
 
 
 def _never(_name: str) -> bool:
