@@ -4,37 +4,24 @@ from __future__ import annotations
 
 from binascii import crc32
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from embermq.routing.router import Receiver
 
-if TYPE_CHECKING:
-    from embermq.sessions.session import Session
-
 SharedStrategy = Literal["round-robin", "sticky-by-topic", "least-waiting"]
-May = Callable[["Session"], bool]
+May = Callable[[Receiver], bool]
 Choose = Callable[[Sequence[Receiver], int, str, May], Receiver | None]
-"""The receiver among these, at this turn, for this topic, of whose sessions this holds; None when it holds of none."""
+"""The receiver among these, at this turn, for this topic, of which this holds; None when it holds of none."""
 
 
-def is_here(session: Session) -> bool:
+def is_here(receiver: Receiver) -> bool:
     """Whether its client is connected."""
-    link = session.link
-    return link is not None and not link.closing
+    return receiver.session.is_here
 
 
-def has_room(session: Session) -> bool:
-    """Whether its client is connected and can be sent one more message now, with nothing to come before it."""
-    link = session.link
-    return (
-        link is not None
-        and not link.closing
-        and not link.paused
-        and not session.backlog
-        and not session.waiting
-        and not session.resend
-        and len(session.window) < session.window_max
-    )
+def has_room(receiver: Receiver) -> bool:
+    """Whether it can be sent one more message now."""
+    return receiver.session.has_room
 
 
 def keeps(receiver: Receiver) -> bool:
@@ -46,7 +33,7 @@ def _round_robin(receivers: Sequence[Receiver], turn: int, _topic: str, may: May
     count = len(receivers)
     for step in range(count):
         receiver = receivers[(turn + step) % count]
-        if may(receiver.session):
+        if may(receiver):
             return receiver
     return None
 
@@ -54,12 +41,12 @@ def _round_robin(receivers: Sequence[Receiver], turn: int, _topic: str, may: May
 def _sticky_by_topic(receivers: Sequence[Receiver], _turn: int, topic: str, may: May) -> Receiver | None:
     """One of those who are there, the same as long as nobody comes or goes; who comes or goes moves its own topics
     alone. When that one has no room its topics wait for it."""
-    here = [receiver for receiver in receivers if is_here(receiver.session)]
+    here = [receiver for receiver in receivers if is_here(receiver)]
     if not here:
         return None
     of_topic = crc32(topic.encode())
     chosen = max(here, key=lambda receiver: _mixed(of_topic ^ crc32(receiver.session.client_id.encode())))
-    return chosen if may(chosen.session) else None
+    return chosen if may(chosen) else None
 
 
 def _mixed(value: int) -> int:
@@ -73,7 +60,7 @@ def _least_waiting(receivers: Sequence[Receiver], turn: int, _topic: str, may: M
     """Whoever has the fewest messages unacknowledged; by turns among those with as few."""
     count = len(receivers)
     in_turn = [receivers[(turn + step) % count] for step in range(count)]
-    return min((one for one in in_turn if may(one.session)), key=_load, default=None)
+    return min((one for one in in_turn if may(one)), key=_load, default=None)
 
 
 def _load(receiver: Receiver) -> int:

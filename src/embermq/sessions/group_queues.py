@@ -132,7 +132,7 @@ class GroupQueues:
 
     def has_room(self, session: Session) -> None:
         """A client may have room again: wake the groups that wait for that. Call this only while some do."""
-        if session.generation in self.stalled and has_room(session):
+        if session.generation in self.stalled and session.has_room:
             self.woken += self.stalled[session.generation]
 
 

@@ -120,7 +120,7 @@ class Handover:
             [one for one in group.receivers if one.session is not offer.leaving], group.turn
         )
         may_wait = offer.ended or id(delivery) in offer.unsent
-        if not others.receivers or not (may_wait or any(is_here(one.session) for one in others.receivers)):
+        if not others.receivers or not (may_wait or any(map(is_here, others.receivers))):
             return None
         topic = delivery.message.topic
         return self._state.groups.for_waiting(others, topic) or self._state.groups.receiver(others, topic)

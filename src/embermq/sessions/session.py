@@ -189,6 +189,25 @@ class Session:
         return self.generation << EPOCH_BITS | self.epoch
 
     @property
+    def is_here(self) -> bool:
+        """Whether its client is connected."""
+        return self.link is not None and not self.link.closing
+
+    @property
+    def has_room(self) -> bool:
+        """Whether its client is connected and can be sent one more message now, with nothing to come before it."""
+        link = self.link
+        return (
+            link is not None
+            and not link.closing
+            and not link.paused
+            and not self.backlog
+            and not self.waiting
+            and not self.resend
+            and len(self.window) < self.window_max
+        )
+
+    @property
     def has_room_again(self) -> bool:
         """Whether at least half of what the client may have unacknowledged is free; what was given up is not."""
         held = len(self.given_up) if self.given_up else 0

@@ -18,7 +18,7 @@ from embermq.delivery.device.stored import delivery_from
 from embermq.delivery.sending import BULK_BYTES_MAX
 from embermq.model.session_writes import QueueRow
 from embermq.routing.router import NO_MATCH, GroupTurn, MatchedGroup, Receiver, Subscriber
-from embermq.routing.shared_choice import has_room, is_here
+from embermq.routing.shared_choice import is_here
 from embermq.sessions.link import Link
 from embermq.sessions.session import Delivery, Session
 from embermq.sessions.state import BrokerState
@@ -107,7 +107,7 @@ class GroupBacklogs:
 
     def _begin(self, turn: GroupTurn, queue: Session) -> _Backlog:
         loaded = (one.session for one in turn.members.values() if one.holder.is_loaded)
-        present = dict.fromkeys(session for session in loaded if is_here(session))
+        present = dict.fromkeys(session for session in loaded if session.is_here)
         backlog = self._backlogs[queue.generation] = _Backlog(turn, queue, present)
         queue.paging = False
         return backlog
@@ -147,10 +147,10 @@ class GroupBacklogs:
     def _room(self, backlog: _Backlog) -> int:
         """How many messages those who are there can be sent; who has left is forgotten."""
         name = backlog.turn.name
-        gone = [one for one in backlog.present if not (is_here(one) and name in one.subscriptions)]
+        gone = [one for one in backlog.present if not (one.is_here and name in one.subscriptions)]
         for session in gone:
             del backlog.present[session]
-        return sum(one.window_max - len(one.window) for one in backlog.present if has_room(one))
+        return sum(one.window_max - len(one.window) for one in backlog.present if one.has_room)
 
     # Reading
 
@@ -211,7 +211,7 @@ class GroupBacklogs:
                 group = self._matched(turn, kept.message.topic)
                 receiver = self._groups.for_waiting(group, kept.message.topic) if group is not None else None
                 if receiver is None:
-                    goes_on = group is None or not any(is_here(one.session) for one in group.receivers)
+                    goes_on = group is None or not any(map(is_here, group.receivers))
                     if not goes_on:
                         break
                     queue.queue_read_seq = row.seq  # it is for a member who is away
