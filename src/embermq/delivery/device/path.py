@@ -17,7 +17,7 @@ from embermq.delivery.device.linger import Linger
 from embermq.delivery.device.places import keep_places
 from embermq.delivery.device.requests import Requests
 from embermq.delivery.device.settings import DeviceSettings
-from embermq.delivery.device.stored import StoredOffers, delivery_from
+from embermq.delivery.device.stored import StoredOffers, delivery_from, late_delivery
 from embermq.delivery.sending import (
     BULK_BYTES_MAX,
     hand_over_unstored,
@@ -114,7 +114,7 @@ class DevicePath(DeliveryPath):
 
     def deliver_late(self, receiver: Receiver, accepted: Accepted) -> None:
         """A record that is read from the log because the session or the shared subscription was behind."""
-        self._store(receiver.session, _late(receiver, accepted, 0))
+        self._store(receiver.session, late_delivery(receiver, accepted, 0))
 
     def _queue_behind(self, session: Session) -> None:
         """Everything new stays in the log: what is in memory only is written, for it comes before that."""
@@ -132,7 +132,7 @@ class DevicePath(DeliveryPath):
 
     def store_late(self, session: Session, receiver: Receiver, accepted: Accepted, seq: int) -> None:
         """A row that a crash kept from being written; `seq` puts it before what came after it, 0 at the end."""
-        self._add_row(session, _late(receiver, accepted, seq), QueueState.QUEUED)
+        self._add_row(session, late_delivery(receiver, accepted, seq), QueueState.QUEUED)
 
     def _wait(self, session: Session, delivery: Delivery, size: int) -> None:
         if (waiting := session.waiting) is None:
@@ -593,11 +593,3 @@ class DevicePath(DeliveryPath):
 
     def writable(self, session: Session) -> None:
         self.refill(session)
-
-
-def _late(receiver: Receiver, accepted: Accepted, seq: int) -> Delivery:
-    message = accepted.message
-    qos, retain = min(receiver.qos, message.qos), message.retain and receiver.retain_as_published
-    delivery = Delivery(message, accepted.record, accepted.offset, qos, retain, receiver.identifiers, seq)
-    delivery.shared = receiver.shared
-    return delivery

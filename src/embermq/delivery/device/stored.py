@@ -7,7 +7,9 @@ from embermq.delivery.device.requests import PAGE_MESSAGES, Requests
 from embermq.formats.damaged_records import DamagedRecords
 from embermq.model.message import Message
 from embermq.model.session_writes import QueueRow, QueueState, SessionWrites
+from embermq.routing.router import Receiver
 from embermq.sessions.session import Delivery, Session
+from embermq.sessions.tick import Accepted
 
 _LOST = Message("", b"", 2, False, "", 4, 0)
 """Stands for a record that the store has let go of while its PUBREL was owed."""
@@ -35,6 +37,15 @@ def delivery_from(row: QueueRow, damaged: DamagedRecords) -> Delivery | None:
         released=row.state == QueueState.RELEASED,
         shared=row.flags >> 3,
     )
+
+
+def late_delivery(receiver: Receiver, accepted: Accepted, seq: int) -> Delivery:
+    """A record that is read from the log, for a receiver; `seq` is its place, 0 behind all others."""
+    message = accepted.message
+    qos, retain = min(receiver.qos, message.qos), message.retain and receiver.retain_as_published
+    delivery = Delivery(message, accepted.record, accepted.offset, qos, retain, receiver.identifiers, seq)
+    delivery.shared = receiver.shared
+    return delivery
 
 
 class StoredOffers:
