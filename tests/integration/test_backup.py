@@ -153,6 +153,7 @@ def test_tokens_and_the_secret_of_alerts_hold_on_a_restored_broker(
     secret = own_broker.data_dir / "webhook.secret"
     secret.touch(0o600)
     secret.write_text("5" * 64)
+    (own_broker.data_dir / "audit.key").touch(0o600)
     saved, restored_dir = tmp_path / "saved", tmp_path / "restored"
     for words in (
         ("backup", saved, "--data-dir", own_broker.data_dir),
@@ -161,7 +162,7 @@ def test_tokens_and_the_secret_of_alerts_hold_on_a_restored_broker(
         done = typed(*words)
         assert done.returncode == 0, done.stderr
     for folder in (saved, restored_dir):
-        for name in ("api-tokens.json", "webhook.secret"):
+        for name in ("api-tokens.json", "webhook.secret", "audit.key"):
             assert stat.S_IMODE((folder / name).stat().st_mode) == 0o600, (folder, name)
     assert (restored_dir / "webhook.secret").read_text() == "5" * 64
     with BrokerProcess(restored_dir, settings=own_broker.settings) as broker:

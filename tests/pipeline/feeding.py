@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.pipeline.kafka_topics import LogInKafka
 from tests.support.waiting import wait_until
 
-from embermq.pipeline.jobs.bulk import POOL, Bulk, Feed
+from embermq.pipeline.jobs.bulk import Bulk, Feed
 from embermq.pipeline.jobs.bulk_log import EmbeddedLog
 from embermq.pipeline.jobs.bulk_parts import PARTS, BulkPart
 from embermq.pipeline.jobs.kafka_bulk_log import KafkaBulkLog
@@ -17,6 +17,7 @@ from embermq.pipeline.kafka_lags import KafkaLags
 from embermq.pipeline.log_look import Positions
 from embermq.pipeline.places import Places
 from embermq.pipeline.schema import PARTITION
+from embermq.pipeline.session import POOL
 from embermq.pipeline.settings import DriverSettings
 from embermq.pipeline.status import QueryReport
 from embermq.pipeline.turns import Turns

@@ -11,13 +11,14 @@ from msgspec.structs import replace
 from tests.pipeline.feeding import AT_ONCE
 from tests.pipeline.log_writer import NOON_MS, LogWriter, record
 
-from embermq.pipeline.jobs.bulk import POOL, Bulk, Feed, SharedRows
+from embermq.pipeline.jobs.bulk import Bulk, Feed, SharedRows
 from embermq.pipeline.jobs.bulk_log import BulkLog, EmbeddedLog
 from embermq.pipeline.jobs.bulk_parts import PARTS
 from embermq.pipeline.jobs.query_job import JobSetup
 from embermq.pipeline.log_look import Bounds, Positions
 from embermq.pipeline.places import Places
 from embermq.pipeline.schema import PARTITION
+from embermq.pipeline.session import POOL
 from embermq.pipeline.settings import DriverSettings
 from embermq.pipeline.turns import Turns
 

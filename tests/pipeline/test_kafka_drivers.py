@@ -13,11 +13,35 @@ from embermq.pipeline.errors import DriverLockError
 from embermq.pipeline.kafka_driver import KafkaDriver
 from embermq.pipeline.places import Places
 from embermq.pipeline.settings import DriverSettings
+from embermq.pipeline.sources import kafka_positions
 from embermq.pipeline.status import DriverReport
 
 
 def reports(log: LogInKafka) -> list[bytes]:
     return [told.value for told in log.positions.reports({})[0]]
+
+
+def test_one_consumer_hears_all_that_is_said(kafka_log: LogInKafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new one for each look would connect anew every two seconds."""
+    made: list[object] = []
+    consumer = vars(kafka_positions)["Consumer"]
+
+    def counted(options: object) -> object:
+        made.append(options)
+        return consumer(options)
+
+    monkeypatch.setattr(kafka_positions, "Consumer", counted)
+    heard: list[bytes] = []
+    at: dict[int, int] = {}
+    for number in range(4):
+        kafka_log.positions.publish_report(b"%d" % number)
+        told, at = kafka_log.positions.reports(at)
+        heard += [report.value for report in told]
+    assert heard == [b"0", b"1", b"2", b"3"]
+    assert kafka_log.positions.reports(at) == ([], at)
+    assert [report.value for report in kafka_log.positions.reports({})[0]][-1:] == [b"3"]
+    kafka_log.positions.close()
+    assert len(made) == 1
 
 
 @pytest.mark.timeout(300)

@@ -88,6 +88,19 @@ def test_what_was_trimmed_while_nobody_was_owed_anything_is_not_missing(
     assert dispatched(places) == list(range(10, 20))
 
 
+@pytest.mark.promise("pipeline-4")
+def test_a_later_start_counts_what_it_missed(log: LogWriter, places: Places) -> None:
+    """At the first one nobody was owed anything; from then on somebody is."""
+    for _ in range(4):
+        log.append([record(stamps=STAMP)] * 5)
+    job = Dispatch(replace(QUICK, has_waited=True), places)
+    job.file.begin_at(3)
+    log.trim_below(5)
+    assert job.confirmed() == 5
+    log.trim_below(10)
+    assert job.confirmed() == 5, "where it begins again, whatever is missing there"
+
+
 @pytest.mark.promise("pipeline-5", "pipeline-4")
 def test_records_that_were_trimmed_unread_are_counted_and_the_query_goes_on(
     spark: SparkSession, log: LogWriter, places: Places

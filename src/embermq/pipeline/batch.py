@@ -58,6 +58,10 @@ def batch_session(
         spark.stop()
     except _LOST as error:
         if not _has_ended(jvm):
+            if isinstance(error, Py4JError):  # with no memory left Java cannot even say what was wrong
+                raise SparkEndedError(
+                    "Spark has failed; more memory may help, pipeline.heap_mb gives it"
+                ) from error
             raise
         code = f"exit code {jvm.returncode}" if jvm.returncode >= 0 else f"signal {-jvm.returncode}"
         raise SparkEndedError(f"Spark has ended in the midst of it: {_last_words(work, code)}") from error

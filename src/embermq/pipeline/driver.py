@@ -23,14 +23,14 @@ from pyspark.sql import SparkSession
 
 from embermq.pipeline.errors import DriverLockError, PipelineError
 from embermq.pipeline.java import find_java
-from embermq.pipeline.jobs.bulk import POOL, Bulk, Feed
+from embermq.pipeline.jobs.bulk import Bulk, Feed
 from embermq.pipeline.jobs.bulk_log import BulkLog, EmbeddedLog
 from embermq.pipeline.jobs.query_job import JobSetup
 from embermq.pipeline.jobs.streaming import chosen_jobs, chosen_parts, register_sources
 from embermq.pipeline.keeper import Keeper
 from embermq.pipeline.leftovers import make_socket_directory, remove_leftovers
 from embermq.pipeline.places import Places
-from embermq.pipeline.session import start_session
+from embermq.pipeline.session import POOL, start_session
 from embermq.pipeline.settings import QUERIES, DriverSettings
 from embermq.pipeline.status import DriverReport, QueryReport, write_report
 from embermq.pipeline.turns import Turns

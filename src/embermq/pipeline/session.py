@@ -27,6 +27,8 @@ LOOPBACK = "127.0.0.1"
 ARROW_BATCH_BYTES = 8 * 1024 * 1024
 SHUFFLE_PARTITIONS = 2
 """Tasks after a shuffle; more only cost time on one machine."""
+POOL = "bulk"
+"""In which Spark schedules archive, lake and traffic."""
 _EXTRA_SLOTS = 2
 _FIRST_WEIGHT = 1_000
 _LOGGING = Path(__file__).with_name("log4j2.properties")
@@ -71,7 +73,7 @@ def start_session(
     os.environ["LC_ALL"] = "C.UTF-8"  # or the JVM cannot name a directory after a topic outside ASCII
     places.scratch.mkdir(parents=True, exist_ok=True)
     pools = places.scratch / "pools.xml"
-    pools.write_text(scheduler_pools(settings, partitions))
+    pools.write_text(scheduler_pools(partitions))
     options = session_options(settings, places, socket_dir)
     options["spark.scheduler.allocation.file"] = (
         f"file://{pools}"  # as Hadoop takes it: nothing is percent-encoded
@@ -117,13 +119,13 @@ def _master(settings: PipelineSettings, partitions: int) -> str:
     return f"local[{(os.cpu_count() or 1) + _EXTRA_SLOTS + partitions * len(settings.queries)}]"
 
 
-def scheduler_pools(settings: PipelineSettings, partitions: int) -> str:
-    """One pool a query, as Spark reads them: a slot that gets free is dispatch's before it is another's."""
+def scheduler_pools(partitions: int) -> str:
+    """As Spark reads them: a slot that gets free is dispatch's before it is one of archive, lake and traffic."""
     pools = "".join(
         f'<pool name="{query}"><schedulingMode>FIFO</schedulingMode>'
         f"<weight>{_FIRST_WEIGHT if query == 'dispatch' else 1}</weight>"
         f"<minShare>{partitions if query == 'dispatch' else 0}</minShare></pool>"
-        for query in (*settings.queries, "bulk")
+        for query in ("dispatch", POOL)
     )
     return f'<?xml version="1.0"?><allocations>{pools}</allocations>'
 

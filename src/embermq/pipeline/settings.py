@@ -179,6 +179,11 @@ _OURS = (
 )
 """Beginnings of options that nobody else may set, and why."""
 _SECRET = re.compile(r"secret|passw|token|access\.?key|credential", re.IGNORECASE)
+_SECRET_INSIDE = re.compile(
+    rf"(?P<name>-D[^\s=]*(?:{_SECRET.pattern})[^\s=]*)=\S|(?P<url>[a-z][a-z0-9+.-]*://)[^\s/@]+@",
+    re.IGNORECASE,
+)
+"""In a value: an option of Java's, or a URL with a user."""
 _S3 = "s3a://"
 _REMOTE = ("spark://", "yarn", "k8s://")
 
@@ -229,6 +234,12 @@ def spark_options(settings: PipelineSettings) -> dict[str, str]:
             raise PipelineSettingsError(
                 f"pipeline.spark_options: {name} is a secret, which everybody could read on a command line; give it "
                 "to Spark in its environment or in SPARK_CONF_DIR"
+            )
+        if inside := _SECRET_INSIDE.search(value):
+            what = f"{inside['name']}=..." if inside["name"] else f"{inside['url']}...@..."
+            raise PipelineSettingsError(
+                f"pipeline.spark_options: {name} has {what} in its value, a secret that everybody could read on a "
+                "command line; give it to Spark in its environment or in SPARK_CONF_DIR"
             )
         if not equals or not name.startswith("spark."):
             raise PipelineSettingsError(f"pipeline.spark_options: {option!r} is not spark.NAME=VALUE")

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from py4j.protocol import Py4JNetworkError
+from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.errors import PySparkRuntimeError, PySparkValueError
 
 from embermq.pipeline import batch
@@ -77,6 +77,17 @@ def test_an_error_beside_a_jvm_that_lives_is_told_as_it_is(
             raise error
         assert found.value is error
         monkeypatch.setattr(batch, "jvm_process", lambda _: subprocess.Popen(["sleep", "600"]))
+
+
+def test_a_jvm_that_has_no_memory_left_to_say_what_is_wrong_is_told(
+    jvm: subprocess.Popen[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch, "SEEN_S", 0.01)
+    with (
+        pytest.raises(SparkEndedError, match="more memory may help"),
+        batch.batch_session(PipelineSettings(), 1, tmp_path),
+    ):
+        raise Py4JError("An error occurred while calling o81.toString")
 
 
 def test_one_that_does_not_start_is_told(

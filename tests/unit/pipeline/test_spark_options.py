@@ -76,6 +76,11 @@ def test_options_of_sparks_own() -> None:
         ("spark.hadoop.fs.s3a.secret.key=hidden", "fs.s3a.secret.key is a secret"),
         ("spark.hadoop.fs.s3a.access.key=hidden", "is a secret"),
         ("spark.ssl.keyPassword=hidden", "is a secret"),
+        (
+            "spark.executor.extraJavaOptions=-Da=b -Djavax.net.ssl.keyStorePassword=hidden",
+            "keyStorePassword=.*, a secret",
+        ),
+        ("spark.eventLog.dir=https://me:hidden@logs/x", "has https://...@... in its value, a secret"),
     ],
 )
 def test_options_that_are_refused(option: str, named: str) -> None:

@@ -21,10 +21,10 @@ from embermq.pipeline.jobs.query_job import JobSetup, LastBatch
 from embermq.pipeline.keeper import HEALTHY_S, short_reason
 from embermq.pipeline.log_look import Positions
 from embermq.pipeline.paused import paused_queries
+from embermq.pipeline.session import POOL
 from embermq.pipeline.status import QueryReport, QueryState
 from embermq.pipeline.turns import Turns
 
-POOL = "bulk"
 PATIENCE_S = 15.0
 """Who takes longer for a batch is not waited for: the others begin their next one without it."""
 _LOOK_S = 1.0

@@ -21,6 +21,7 @@ class Dispatch(StreamJob):
         super().__init__(settings, places)
         self._sink = ApplicationLogSink(places.applications)
         self.file = self._sink.file
+        self._is_owed = not settings.has_waited
 
     @property
     def trigger_ms(self) -> int:
@@ -28,7 +29,11 @@ class Dispatch(StreamJob):
 
     def confirmed(self) -> int | None:
         position = super().confirmed()
-        if position is not None and self.settings.has_waited:
+        is_owed, self._is_owed = (
+            self._is_owed,
+            True,
+        )  # somebody is there from now on, also when this query begins anew
+        if position is not None and not is_owed:
             with closing(LogFile(self.places.log)) as log:
                 bounds = log.bounds()
             if bounds is not None and bounds.first > position:

@@ -102,6 +102,7 @@ class KafkaDispatch(QueryJob):
         """How far this run has come, wherever others have been."""
         self._records = 0
         self._limits = RecordLimits(setup.kafka.positions)
+        self._is_owed = not self.settings.has_waited
 
     @classmethod
     def create(cls, setup: JobSetup) -> Self:
@@ -120,11 +121,12 @@ class KafkaDispatch(QueryJob):
 
     def _begin(self) -> Positions:
         """Where each partition is read from: its progress, or the oldest record that is there."""
-        log, is_owed = self.kafka.positions, not self.settings.has_waited
+        log, is_owed = self.kafka.positions, self._is_owed
         done = log.progress().get(self.name, {})
         found = begin_within(self.name, log.kafka.log_topic, done, log.bounds(), is_owed=is_owed)
         if is_owed:
             self.missing += sum(max(0, at - done.get(number, at)) for number, at in found.items())
+        self._is_owed = True  # somebody is there from now on, also when this query begins anew
         begin = self._carrying.begin(found, log.log_id())
         self._at = dict(begin)
         return begin

@@ -6,7 +6,6 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
-from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -94,14 +93,12 @@ def joins_in_little_memory(spark: SparkSession) -> Iterator[None]:
 
 @contextmanager
 def failures_told() -> Iterator[None]:
-    """What Spark raises is an AuditError, also when its Java has no memory left to say what was wrong."""
+    """What Spark raises is an AuditError."""
     try:
         yield
     except PySparkException as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise AuditError(f"the messages cannot be read: {reason}") from error
-    except Py4JError as error:
-        raise AuditError("Spark has failed; more memory may help, pipeline.heap_mb gives it") from error
 
 
 def iso_date(time_ms: int | None) -> str | None:

@@ -7,7 +7,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from hashlib import blake2b
 from threading import Lock
@@ -103,6 +103,7 @@ class KafkaPositions:
         self._making = Lock()
         self._producer: Producer | None = None
         self._log_id = ""
+        self._listener: _PositionReader | None = None
 
     def _note(self, error: KafkaError) -> None:
         if error.code() != KafkaError._ALL_BROKERS_DOWN or not self._reason:
@@ -199,12 +200,20 @@ class KafkaPositions:
         return Published(found, report)
 
     def reports(self, begin: Positions) -> tuple[list[ToldReport], Positions]:
-        """What drivers elsewhere have said from `begin` on, and where to ask from next. Raises KafkaLogError."""
+        """What drivers elsewhere have said from `begin` on, and where to ask from next. Asked again and again by one
+        thread at a time, so its consumer stays until `close`. Raises KafkaLogError."""
         topic = self.kafka.progress_topic
         if topic not in self.topics():
             return [], {}
         ends = self._offsets(topic, self._partitions(topic), _LATEST)
-        records = self._read_all(topic, ends, {number: begin.get(number, 0) for number in ends})
+        if self._listener is None:
+            self._listener = self._consumer()
+        try:
+            begin = {number: begin.get(number, 0) for number in ends}
+            records = self._read_all(topic, ends, begin, self._listener)
+        except KafkaLogError:
+            self._stop_listening()
+            raise
         return [_report_of(record) for record in records if record.key() == REPORT_KEY], ends
 
     def publish(self, query: str, positions: Mapping[int, int]) -> None:
@@ -327,6 +336,12 @@ class KafkaPositions:
     def close(self) -> None:
         """Let go of the clients; nothing that was published waits any more."""
         self._producer = None
+        self._stop_listening()
+
+    def _stop_listening(self) -> None:
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            listener.close()
 
     def _wait_for(self, name: str) -> None:
         """A new topic is not known to every server at once, nor has each partition its leader."""
@@ -381,8 +396,15 @@ class KafkaPositions:
         ends = {number: found.end for number, found in self.bounds(topic).items()}
         return self._read_all(topic, ends, {number: end - limit for number, end in ends.items()})
 
-    def _read_all(self, topic: str, ends: Positions, begin: Mapping[int, int] | None = None) -> list[Message]:
-        """Everything below `ends`, from `begin` on, with what is not there any more left out."""
+    def _read_all(
+        self,
+        topic: str,
+        ends: Positions,
+        begin: Mapping[int, int] | None = None,
+        reader: "_PositionReader | None" = None,
+    ) -> list[Message]:
+        """Everything below `ends`, from `begin` on, with what is not there any more left out; by a `reader` that stays,
+        or by one of its own."""
         firsts = self._offsets(topic, ends, _EARLIEST)
         if begin is not None:
             firsts = {number: max(first, begin[number]) for number, first in firsts.items()}
@@ -390,7 +412,7 @@ class KafkaPositions:
         if not left:
             return []
         rows: list[Message] = []
-        with self._told(topic), self._consumer() as consumer:
+        with self._told(topic), nullcontext(reader.consumer) if reader else self._consumer() as consumer:
             consumer.assign([TopicPartition(topic, number, firsts[number]) for number in left])
             deadline_s = time.monotonic() + self._timeout_s
             while left:
@@ -428,7 +450,7 @@ def _record_limit(to: int) -> ConfigEntry:
 
 
 class _PositionReader:
-    """A consumer of no group, closed at the end."""
+    """A consumer of no group."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         own = {
@@ -437,14 +459,18 @@ class _PositionReader:
             # A transaction that somebody left open would hide every record behind it.
             "isolation.level": "read_uncommitted",
         }
-        self._consumer = Consumer({**options, **own})
+        self.consumer = Consumer({**options, **own})
 
     def __enter__(self) -> Consumer:
-        return self._consumer
+        return self.consumer
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Leave no connection behind."""
         with suppress(KafkaException):
-            self._consumer.close()
+            self.consumer.close()
 
 
 class _ClientErrors:
