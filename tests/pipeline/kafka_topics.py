@@ -1,7 +1,7 @@
 """Kafka as the broker fills it and readers see it: records into the message log, whole topics out of it."""
 
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
@@ -61,6 +61,12 @@ class LogInKafka:
     def delete(self, topic: str) -> None:
         """Nothing gets into it any more when it returns."""
         delete_topics(self._admin, topic)
+
+    def trim(self, begin: Mapping[int, int]) -> None:
+        """Below these offsets the message log has nothing any more."""
+        wanted = [TopicPartition(self.kafka.log_topic, number, at) for number, at in begin.items()]
+        for done in self._admin.delete_records(wanted).values():
+            done.result(DEADLINE_S)
 
     def append(self, frames: Iterable[bytes]) -> None:
         """Records of `encode_record`, numbered on; stored when it returns."""

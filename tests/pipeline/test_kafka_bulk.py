@@ -8,7 +8,6 @@ from typing import ClassVar
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewPartitions  # type: ignore[attr-defined]
-from confluent_kafka.cimpl import TopicPartition
 from msgspec.structs import replace
 from pyspark.sql import DataFrame, SparkSession
 from tests.pipeline.feeding import AT_ONCE, DEADLINE_S, feeding_of_kafka
@@ -123,11 +122,7 @@ def test_what_was_removed_unread_is_counted_and_passed_over(
     first = log.ends()
     append(log, 40)
     removed = {number: at + 5 for number, at in first.items()}
-    admin = AdminClient({"bootstrap.servers": log.kafka.bootstrap})
-    for done in admin.delete_records(
-        [TopicPartition(log.kafka.log_topic, number, at) for number, at in removed.items()]
-    ).values():
-        done.result(DEADLINE_S)
+    log.trim(removed)
     with feeding_of_kafka(spark, log, places, SETTINGS, [Archive, Traffic]) as loop:
         loop.wait_for_positions(log.ends())
         assert [feed.missing for feed in loop.feeds] == [10, 10]

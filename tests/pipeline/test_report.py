@@ -11,29 +11,38 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from msgspec.structs import replace
 from pyspark.sql import SparkSession
+from tests.contracts.servers_stores import ServersStores
+from tests.contracts.test_queue_store import ENTRY, LETTER, ROW
+from tests.pipeline.kafka_topics import LogInKafka
 from tests.pipeline.log_writer import NOON_MS, LogWriter
 from tests.pipeline.queries import log_rows
+from tests.support.kafka_server import KafkaServer
+from tests.support.redis_server import RedisServer
+from tests.support.servers import on_servers
 
 from embermq.cli.main import main
 from embermq.formats.entry_rest import Rest, encode_rest
 from embermq.formats.log_record import Stamp, encode_record, encode_stamps
 from embermq.model.message import Message
-from embermq.model.queue_rows import Attempts, DeadLetter
+from embermq.model.queue_rows import Attempts, DeadLetter, QueueWrites
 from embermq.pipeline.jobs import report as job
+from embermq.pipeline.jobs.kafka_ranges import read_ranges
 from embermq.pipeline.places import Places
 from embermq.pipeline.sinks.lake import Lake
 from embermq.pipeline.sources.log_file import BrokerFile
+from embermq.pipeline.transforms.kafka_records import records_from_kafka
 from embermq.pipeline.transforms.lake import lake_rows
 
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 TRICKY = "<script>alert(1)</script>"
 
 
-def published(number: int, publisher: str, topic: str, size: int, *, qos: int = 1) -> bytes:
+def published(number: int, publisher: str, topic: str, size: int, *, qos: int = 1, log: str = "app") -> bytes:
     """One each hour, for the application `app`."""
     message = Message(topic, b"x" * size, qos, False, publisher, 4, NOON_MS + number * HOUR_MS)
-    return encode_record(message, encode_stamps((Stamp("app", 7, 1),)))
+    return encode_record(message, encode_stamps((Stamp(log, 7, 1),)))
 
 
 @pytest.fixture
@@ -91,7 +100,7 @@ def test_figures_tables_and_page(data_dir: Path, tmp_path: Path, capsys: pytest.
     report = json.loads(capsys.readouterr().out.splitlines()[-1])["report"]
     told = (report["messages"], report["payload_bytes"], report["unreadable"], report["publishers_count"])
     assert told == (39, 35 * 2**10 + 4 * 3, 1, 4)
-    assert (report["start"], report["end"]) == (0, 40)
+    assert report["ranges"] == [{"partition": 0, "start": 0, "end": 40}]
     assert len(report["hours"]) == 39 and report["hours"][0]["hour"] == "2025-06-15 15:00"
     assert next(one for one in report["hours"] if one["queue"] == "work")["qos2"] == 1
     assert {one["client"]: one["messages"] for one in report["publishers"]} == {
@@ -134,3 +143,67 @@ def test_figures_tables_and_page(data_dir: Path, tmp_path: Path, capsys: pytest.
     assert later["report"]["latencies"] == [] and not (data_dir / "reports").exists()
     assert main([*words, "--into", str(folder)]) == 1
     assert "is there already" in capsys.readouterr().err
+
+
+@pytest.mark.promise("pipeline-1", "pipeline-12")
+@pytest.mark.usefixtures("_with_spark")
+def test_a_log_in_kafka_has_the_same_report(
+    spark: SparkSession,
+    kafka: KafkaServer,
+    redis_server: RedisServer,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Of both partitions the first offsets are in the lake alone, the next ones in both."""
+    servers, places = on_servers(kafka, redis_server), Places(tmp_path / "data")
+    in_kafka = LogInKafka(kafka.bootstrap, str(servers["kafka.prefix"]))
+    app = f"{in_kafka.kafka.application_prefix}app"
+    in_kafka.append(
+        published(number, f"car-{number % 3}", f"cars/{number}", 2**10, log=app) for number in range(40)
+    )
+    in_kafka.append_raw(b"cars/x", b"x", [("v", b"9.0")])
+    in_kafka.flush()
+    ends = in_kafka.ends()
+    assert min(ends.values()) >= 8
+    begin = dict.fromkeys(ends, 0)
+    rows = read_ranges(spark, in_kafka.kafka, in_kafka.kafka.log_topic, begin, dict.fromkeys(ends, 6))
+    assert rows is not None
+    lake = Lake(str(places.lake), places)
+    lake.open(spark, in_kafka.positions.archive_id(), list(ends))
+    records = lake_rows(records_from_kafka(rows, in_kafka.kafka.application_prefix)).persist()
+    lake.write(records)
+    lake.close()
+    in_kafka.trim(dict.fromkeys(ends, 4))
+    with closing(ServersStores(redis_server.url, tmp_path / "stores")) as stores:
+        letter = replace(ENTRY, queue=5, sequence=1, record=0, dead_letter=LETTER)
+        row = replace(ROW, generation=5, name="dlq/work")
+        stores.write(
+            records=[published(0, "car", "$queue/work", 1)],
+            queues=QueueWrites(queues={5: row}, entries={(5, 1): letter}),
+        )
+
+    words = ["pipeline", "report", "--data-dir", str(places.data_dir), "--json"]
+    for name, value in servers.items():
+        words += ["--set", f"{name}={value}"]
+    folder = tmp_path / "report"
+    assert main([*words, "--from", "2025-06-15T16:00", "--into", str(folder)]) == 0, capsys.readouterr().err
+    report = json.loads(capsys.readouterr().out.splitlines()[-1])["report"]
+    assert report["ranges"] == [{"partition": number, "start": 0, "end": end} for number, end in ends.items()]
+    assert (report["messages"], report["payload_bytes"], report["unreadable"]) == (39, 39 * 2**10, 1)
+    assert {one["client"]: one["messages"] for one in report["publishers"]} == {
+        "car-0": 13,
+        "car-1": 13,
+        "car-2": 13,
+    }
+    assert [(one["client"], one["messages"]) for one in report["receivers"]] == [("app", 39)]
+    assert len(report["hours"]) == 39
+    assert [(one["queue"], one["reason"]) for one in report["dead_letters"]] == [
+        (LETTER.queue, LETTER.reason)
+    ]
+    assert pl.read_parquet(folder / "traffic.parquet")["messages"].sum() == 39
+    assert f"positions 0:0 up to 0:{ends[0]}, 1:0 up to" in (folder / "report.html").read_text()
+
+    assert main([*words, "--from", "17", "--dry-run"]) == 2
+    assert (
+        "--from: 17 is an offset, and each partition of a log in Kafka has its own" in capsys.readouterr().err
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -9,18 +10,21 @@ from msgspec import Struct
 
 from embermq.app.config import Settings
 from embermq.app.errors import EmberError
+from embermq.app.letters_read import all_letters_file
 from embermq.app.log_place import EARLIEST
+from embermq.app.pipeline_side import driver_settings
 from embermq.app.report_folder import (
     TABLES,
-    embedded_data,
+    data_of,
     lift_tables,
     now,
-    past_range,
+    range_of,
     report_folder,
     unfinished,
 )
 from embermq.pipeline.errors import PipelineError
 from embermq.pipeline.places import Places
+from embermq.ports.errors import StoreError
 
 if TYPE_CHECKING:
     from embermq.pipeline.jobs.report import Progress
@@ -54,30 +58,27 @@ class ReportDone(Struct, frozen=True):
 
 
 def run_report_of(order: ReportOrder, settings: Settings, progress: Progress) -> ReportDone:
-    """Raises OptionError, UserError, ReportFailed."""
+    """Raises OptionError, UserError, StartError, ReportFailed."""
     from embermq.pipeline.jobs.report import run_report
     from embermq.pipeline.jobs.report_page import report_page
 
-    data_dir = embedded_data(settings, "of a log in Kafka there is no report yet")
-    wanted, made_at, places = past_range(order.start, order.end), now(), Places(data_dir)
+    data_dir = data_of(settings)
+    wanted, made_at = range_of(settings, order.start, order.end), now()
     folder = report_folder(order.into, data_dir / FOLDER, made_at)
     try:
-        if order.dry_run:
-            found = run_report(
-                settings.pipeline, places, wanted, into=None, tasks=order.tasks, progress=progress
-            )
-            return ReportDone(found, "")
-        with unfinished(folder) as work:
-            found = run_report(
-                settings.pipeline, places, wanted, into=work / TABLES, tasks=order.tasks, progress=progress
-            )
-            lift_tables(work)
-            (work / REPORT).write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1))
-            (work / PAGE).write_text(
-                report_page(found, made_at.isoformat(timespec="seconds")), encoding="utf-8"
-            )
+        report = partial(run_report, driver_settings(settings), Places(data_dir), wanted)
+        with all_letters_file(settings) as letters:
+            report = partial(report, letters=letters, tasks=order.tasks, progress=progress)
+            if order.dry_run:
+                return ReportDone(report(into=None), "")
+            with unfinished(folder) as work:
+                found = report(into=work / TABLES)
+                lift_tables(work)
+                (work / REPORT).write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1))
+                page = report_page(found, made_at.isoformat(timespec="seconds"))
+                (work / PAGE).write_text(page, encoding="utf-8")
         return ReportDone(found, str(folder))
-    except PipelineError as error:
+    except (PipelineError, StoreError) as error:
         raise ReportFailed(str(error)) from error
     except OSError as error:
         raise ReportFailed(f"the report cannot be written: {error}") from error

@@ -12,7 +12,7 @@ from pathlib import Path
 from embermq.app.config import Settings
 from embermq.app.errors import OptionError, UserError
 from embermq.app.log_place import EARLIEST, place_in_log
-from embermq.app.places_noted import noted_places
+from embermq.app.places_noted import GIVE, noted_places
 from embermq.app.settings import SQLITE
 from embermq.pipeline.jobs.past_range import PastRange
 
@@ -28,6 +28,26 @@ def embedded_data(settings: Settings, on_kafka: str) -> Path:
     if not (data_dir / "broker.db").is_file():
         raise UserError(f"{data_dir} is not the data directory of a broker; name it with --data-dir")
     return data_dir
+
+
+def data_of(settings: Settings) -> Path:
+    """The data directory of a broker, wherever its log is. Raises UserError."""
+    data_dir = Path(settings.data_dir).absolute()
+    if settings.stores.log != SQLITE:
+        return data_dir
+    return embedded_data(settings, f"stores.log: the message log of {data_dir} is in Kafka; {GIVE}")
+
+
+def range_of(settings: Settings, start_text: str, end_text: str) -> PastRange:
+    """The same as `past_range`, without offsets for a log in Kafka. Raises OptionError."""
+    found = past_range(start_text, end_text)
+    if settings.stores.log != SQLITE:
+        for option, offset in {"--from": found.start, "--to": found.end}.items():
+            if offset is not None:
+                raise OptionError(
+                    f"{option}: {offset} is an offset, and each partition of a log in Kafka has its own; give a time"
+                )
+    return found
 
 
 def past_range(start_text: str, end_text: str) -> PastRange:

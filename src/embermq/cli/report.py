@@ -63,7 +63,7 @@ def _print_progress(done: int, total: int) -> None:
 def _lines(done: ReportDone) -> list[str]:
     report = done.report
     lines = [
-        f"range        0:{report.start} up to 0:{report.end}",
+        *(f"range        {one}" for one in report.ranges),
         f"accepted     {report.messages:,} messages of {report.payload_bytes:,} bytes",
         f"publishers   {report.publishers_count:,}",
         f"dead letters {sum(one.letters for one in report.dead_letters):,}",

@@ -8,10 +8,19 @@ import redis
 
 from embermq.adapters.redis.blocking import BlockingRedis
 from embermq.adapters.redis.queue_store import ANSWER_BYTES, BODIES, SCANNED
-from embermq.formats.redis_layout import LayoutError
-from embermq.formats.redis_queues import EndedQueue, decode_entry, decode_queue, queue_keys
+from embermq.formats.redis_layout import LayoutError, name_in
+from embermq.formats.redis_queues import QUEUE_PREFIX, EndedQueue, decode_entry, decode_queue, queue_keys
 from embermq.model.queue_rows import EntryRow, QueueSettingsRow
 from embermq.ports.errors import StoreError
+
+
+def queue_names(server: BlockingRedis) -> list[str]:
+    """Of every queue that is there, by name. Raises StoreError."""
+    found: set[str] = set()
+    for master in server.masters:
+        for keys in server.keys(master, QUEUE_PREFIX + "*}"):
+            found.update(name_in(key.decode(errors="replace")) for key in keys)
+    return sorted(found)
 
 
 class RedisQueueMessages:

@@ -3,7 +3,6 @@
 How far the log is, is what `KafkaLags` saw last: the loop waits for no answer of Kafka.
 """
 
-import json
 import math
 from collections.abc import Mapping
 
@@ -11,6 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from embermq.pipeline.jobs.bulk_log import BulkLog
+from embermq.pipeline.jobs.kafka_ranges import read_ranges
 from embermq.pipeline.kafka_lags import KafkaLags
 from embermq.pipeline.log_look import Bounds, Positions
 from embermq.pipeline.schema import record_schema, traffic_schema
@@ -24,7 +24,6 @@ FIRST_RECORDS = 1_000
 """In the first batch, before it is known how large records are."""
 RECORD_BYTES = 128
 """What a record has beside its payload, about."""
-_CONSUMERS = "bulk"
 
 
 class KafkaBulkLog(BulkLog):
@@ -93,24 +92,4 @@ class KafkaBulkLog(BulkLog):
         self._positions.publish(query, positions)
 
     def _read(self, topic: str, begin: Positions, end: Positions) -> DataFrame | None:
-        """None for nothing: Spark takes no empty list of partitions."""
-        numbers = [number for number, at in end.items() if at > begin[number]]
-        if not numbers:
-            return None
-        options = self._kafka.spark_options() | {
-            "assign": json.dumps({topic: numbers}),
-            "startingOffsets": _offsets(topic, begin, numbers),
-            "endingOffsets": _offsets(topic, end, numbers),
-            "includeHeaders": "true",
-            # The log is trimmed behind what every query has published: what is gone all the same is counted, not
-            # a reason to stop for ever.
-            "failOnDataLoss": "false",
-            # Executors keep consumers by this name. With one of each batch's own, those of the batches before would
-            # lie about for minutes, with what they have read ahead. No group has members, and none commits.
-            "kafka.group.id": f"{self._kafka.prefix}-{_CONSUMERS}",
-        }
-        return self._spark.read.format("kafka").options(**options).load()
-
-
-def _offsets(topic: str, positions: Positions, numbers: list[int]) -> str:
-    return json.dumps({topic: {str(number): positions[number] for number in numbers}})
+        return read_ranges(self._spark, self._kafka, topic, begin, end)

@@ -54,7 +54,7 @@ class KeptRecords:
                 kept = kept.unionByName(
                     self._within(self._past.in_lake(asked, bounds)), allowMissingColumns=True
                 )
-            audited_records(kept, log_first).write.mode("overwrite").parquet(self._folder)
+            audited_records(kept, F.col("offset") < log_first).write.mode("overwrite").parquet(self._folder)
             if log_bounds(self._past.places).first == bounds.first or last:
                 break
         return start

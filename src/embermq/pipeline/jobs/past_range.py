@@ -15,3 +15,14 @@ class PastRange(Struct, frozen=True, kw_only=True):
     def has_times(self) -> bool:
         """Whether offsets alone do not say what is inside."""
         return self.start_ms is not None or self.end_ms is not None
+
+
+class PartitionRange(Struct, frozen=True, kw_only=True):
+    """Positions [start, end) of one partition of the log."""
+
+    partition: int
+    start: int
+    end: int
+
+    def __str__(self) -> str:
+        return f"{self.partition}:{self.start} up to {self.partition}:{self.end}"

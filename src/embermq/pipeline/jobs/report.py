@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from embermq.formats.entry_rest import decode_rest
@@ -21,7 +21,7 @@ from embermq.model.client_type import ClientType
 from embermq.pipeline.batch import batch_session
 from embermq.pipeline.connector import lake_jars
 from embermq.pipeline.jobs.kept_records import KeptRecords, failures_told, iso_date
-from embermq.pipeline.jobs.past_range import PastRange
+from embermq.pipeline.jobs.past_range import PartitionRange, PastRange
 from embermq.pipeline.jobs.past_records import has_lake, log_bounds
 from embermq.pipeline.jobs.report_values import (
     DeadLetters,
@@ -32,7 +32,8 @@ from embermq.pipeline.jobs.report_values import (
     TrafficReport,
 )
 from embermq.pipeline.places import Places
-from embermq.pipeline.settings import PipelineSettings
+from embermq.pipeline.schema import PARTITION
+from embermq.pipeline.settings import DriverSettings, PipelineSettings
 from embermq.pipeline.sources.log_file import BrokerFile
 from embermq.pipeline.sources.message_log import MessageLogSource
 from embermq.pipeline.transforms.report import by_hour, by_publisher, by_receiver, by_size, sizes_by_root
@@ -57,11 +58,13 @@ def run_report(
     places: Places,
     wanted: PastRange,
     *,
+    letters: Path,
     into: Path | None,
     tasks: int,
     progress: Progress,
 ) -> TrafficReport:
-    """Write tables into the folder `into`; None: none. Raises AuditError, PipelineError."""
+    """Write tables into the folder `into`; None: none. `letters` is a broker.db with the dead letters. Raises
+    AuditError, PipelineError."""
     began = time.monotonic()
     uses_lake = has_lake(settings, places)
     if uses_lake:
@@ -71,18 +74,40 @@ def run_report(
         tempfile.TemporaryDirectory(prefix="embermq-") as work,
         batch_session(settings, tasks, Path(work), lake=uses_lake) as spark,
     ):
-        spark.dataSource.register(MessageLogSource)
-        bounds = log_bounds(places)
-        kept = KeptRecords(spark, settings, places, wanted, Path(work) / "report")
-        end = bounds.end if wanted.end is None else min(wanted.end, bounds.end)
-        start = kept.keep(end, bounds.first)
+        ranges, records = _kept(spark, settings, places, wanted, Path(work) / "report")
         progress(1, STEPS)
-        found = _look(kept.read(), places, wanted, into, progress)
-    return TrafficReport(start=start, end=end, seconds=round(time.monotonic() - began, 3), **found)
+        found = _look(records, places, letters, wanted, into=into, progress=progress)
+    return TrafficReport(ranges=ranges, seconds=round(time.monotonic() - began, 3), **found)
+
+
+def _kept(
+    spark: SparkSession, settings: PipelineSettings, places: Places, wanted: PastRange, work: Path
+) -> tuple[tuple[PartitionRange, ...], DataFrame]:
+    """Whichever log it is."""
+    if isinstance(settings, DriverSettings) and settings.kafka is not None:
+        from embermq.pipeline.jobs.kafka_kept_records import KafkaKeptRecords
+        from embermq.pipeline.sources.kafka_positions import KafkaPositions  # not in every installation
+
+        positions = KafkaPositions(settings.kafka)
+        with closing(positions):
+            in_kafka = KafkaKeptRecords(spark, settings, places, positions, wanted=wanted, work=work)
+            return in_kafka.keep(), in_kafka.read()
+    spark.dataSource.register(MessageLogSource)
+    bounds = log_bounds(places)
+    kept = KeptRecords(spark, settings, places, wanted, work)
+    end = bounds.end if wanted.end is None else min(wanted.end, bounds.end)
+    start = kept.keep(end, bounds.first)
+    return (PartitionRange(partition=PARTITION, start=start, end=end),), kept.read()
 
 
 def _look(
-    records: DataFrame, places: Places, wanted: PastRange, into: Path | None, progress: Progress
+    records: DataFrame,
+    places: Places,
+    letters_file: Path,
+    wanted: PastRange,
+    *,
+    into: Path | None,
+    progress: Progress,
 ) -> dict[str, Any]:
     good = records.where("error IS NULL")
     tables = {
@@ -128,7 +153,7 @@ def _look(
     progress(3, STEPS)
     from_ms = wanted.start_ms if wanted.start_ms is not None else oldest_ms or 0
     to_ms = wanted.end_ms if wanted.end_ms is not None else (newest_ms or 0) + 1
-    latencies, letters = tuple(_latencies(places, from_ms, to_ms)), tuple(_dead_letters(places))
+    latencies, letters = tuple(_latencies(places, from_ms, to_ms)), tuple(_dead_letters(letters_file))
     if into is not None:
         _write(into, "latencies", latencies, Latency)
         _write(into, "dead_letters", letters, DeadLetters)
@@ -171,10 +196,10 @@ def _latencies(places: Places, from_ms: int, to_ms: int) -> Iterator[Latency]:
         )
 
 
-def _dead_letters(places: Places) -> Iterator[DeadLetters]:
+def _dead_letters(letters: Path) -> Iterator[DeadLetters]:
     """Those that are there now."""
     counts: Counter[tuple[str, str, str, str]] = Counter()
-    with closing(BrokerFile(places.broker)) as file:
+    with closing(BrokerFile(letters)) as file:
         for (rest,) in file.query(_LETTERS) or ():
             letter = decode_rest(rest).dead_letter
             if letter is not None:

@@ -15,7 +15,8 @@ CLIENTS = ("client", "messages", "bytes of payload")
 def report_page(report: TrafficReport, made_at: str) -> str:
     """As HTML."""
     page = Page("Messages")
-    page.paragraph(f"made {made_at}; positions 0:{report.start} up to 0:{report.end}")
+    told = ", ".join(map(str, report.ranges))
+    page.paragraph(f"made {made_at}; positions {told}")
     page.table(
         ("", ""),
         [

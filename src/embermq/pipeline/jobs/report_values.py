@@ -2,6 +2,8 @@
 
 from msgspec import Struct
 
+from embermq.pipeline.jobs.past_range import PartitionRange
+
 
 class HourOfTraffic(Struct, frozen=True, kw_only=True):
     """Accepted in one hour (UTC) below one first topic level, `queue` where that was a durable one."""
@@ -57,11 +59,10 @@ class DeadLetters(Struct, frozen=True, kw_only=True):
 
 
 class TrafficReport(Struct, frozen=True, kw_only=True):
-    """Of positions [start, end). `unreadable` ones are in neither figure. `sizes`: messages by the most bytes that they
+    """Of positions in `ranges`. `unreadable` ones are in neither figure. `sizes`: messages by the most bytes that they
     have, powers of two."""
 
-    start: int
-    end: int
+    ranges: tuple[PartitionRange, ...]
     oldest: str | None
     newest: str | None
     messages: int

@@ -148,6 +148,13 @@ class KafkaPositions:
         ends = self._offsets(topic, numbers, _LATEST)
         return {number: Bounds(firsts[number], ends[number]) for number in numbers}
 
+    def offsets_since(self, unix_ms: int, ends: Mapping[int, int]) -> Positions:
+        """Of each partition of the message log that `ends` names, the first offset whose record has this time or a
+        later one; its end when there is none. Raises KafkaLogError."""
+        which: OffsetSpec = OffsetSpec.for_timestamp(max(0, unix_ms))
+        found = self._offsets(self.kafka.log_topic, ends, which)
+        return {number: at if at >= 0 else ends[number] for number, at in found.items()}
+
     def identity(self) -> str:
         """Which log it is: that of one cluster, and another one when the topic was deleted and made anew.
 

@@ -20,7 +20,7 @@ _AT = ["generation", "offset"]
 QUEUE_TOPIC = "$queue/"
 
 
-def audited_records(records: DataFrame, log_first: int) -> DataFrame:
+def audited_records(records: DataFrame, is_before_log: Column) -> DataFrame:
     """What is kept of records while they are audited: no payloads. `from_lake`: the log begins behind them."""
     root = F.coalesce(F.col("root"), F.lit(""))
     is_queue = F.col("topic").startswith(QUEUE_TOPIC)
@@ -39,7 +39,7 @@ def audited_records(records: DataFrame, log_first: int) -> DataFrame:
         F.transform(
             "stamps", lambda one: F.struct(one["log"].alias("log"), one["generation"].alias("generation"))
         ).alias("stamps"),
-        (F.col("offset") < log_first).alias("from_lake"),
+        is_before_log.alias("from_lake"),
     )
 
 
