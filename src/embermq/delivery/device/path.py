@@ -414,7 +414,7 @@ class DevicePath(DeliveryPath):
             self.mark_done(session, delivery)
         else:
             self._state.counters.messages_elided += 1
-        if session.waiting or session.backlog or session.resend:
+        if session.waiting or session.backlog or session.resend or self._state.groups.stalled:
             self.refill(session)
 
     def mark_done(self, session: Session, delivery: Delivery) -> None:
