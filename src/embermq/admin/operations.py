@@ -14,6 +14,7 @@ from embermq.admin import message_values as message
 from embermq.admin import parked_values as parked
 from embermq.admin import queue_values as queue
 from embermq.admin import replay_values as replay
+from embermq.admin import rule_feed_values as rule
 from embermq.admin import session_values as session
 from embermq.admin.access import Scope
 from embermq.admin.operation import AdminOperation, RowsOf
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from embermq.admin.parked_desk import ParkedDesk
     from embermq.admin.queue_desk import QueueDesk
     from embermq.admin.replay_desk import ReplayDesk
+    from embermq.admin.rule_feed_desk import RuleFeedDesk
     from embermq.admin.session_desk import SessionDesk
 
 READ, OPERATE, ADMIN = Scope.READ, Scope.OPERATE, Scope.ADMIN
@@ -39,13 +41,15 @@ STAYS = (
 
 
 QUEUES, SESSIONS, MESSAGES = "queues", "sessions", "messages"
-PARKED, REPLAYS, CLUSTER, BROKER = "parked", "replays", "cluster", "broker"
+PARKED, REPLAYS, RULE_FEEDS = "parked", "replays", "rule-feeds"
+CLUSTER, BROKER = "cluster", "broker"
 """Desks."""
 _queues: RowsOf[QueueDesk] = RowsOf(QUEUES)
 _sessions: RowsOf[SessionDesk] = RowsOf(SESSIONS)
 _messages: RowsOf[MessageDesk] = RowsOf(MESSAGES)
 _parked: RowsOf[ParkedDesk] = RowsOf(PARKED)
 _replays: RowsOf[ReplayDesk] = RowsOf(REPLAYS)
+_rule_feeds: RowsOf[RuleFeedDesk] = RowsOf(RULE_FEEDS)
 _cluster: RowsOf[ClusterDesk] = RowsOf(CLUSTER)
 _broker: RowsOf[BrokerDesk] = RowsOf(BROKER)
 
@@ -481,6 +485,19 @@ REPLAY_MESSAGES = _replays(
     summary="Take messages of the log or the lake once more",
     about="A piece that has been taken is left out: a request without an answer may be repeated.",
     body=replay.PieceAsked,
+    body_bytes_max=replay.PIECE_BYTES_MAX,
+    is_inner=True,
+)
+TAKE_OF_RULE = _rule_feeds(
+    "TakeOfRule",
+    "POST /rule-feeds/{rule}",
+    ADMIN,
+    rule.RuleFeedRequest,
+    rule.RuleFeedTaken,
+    do=lambda desk, asked: desk.take(asked),
+    summary="Take messages that a rule has made",
+    about="What has been taken is left out: a request without an answer may be repeated.",
+    body=rule.RuleFeedAsked,
     body_bytes_max=replay.PIECE_BYTES_MAX,
     is_inner=True,
 )

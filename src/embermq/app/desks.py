@@ -10,9 +10,10 @@ from embermq.admin.ban_desk import BanDesk
 from embermq.admin.broker_desk import BrokerDesk
 from embermq.admin.cluster_desk import ClusterDesk
 from embermq.admin.message_desk import MessageDesk
-from embermq.admin.operations import BROKER, CLUSTER, MESSAGES, PARKED, QUEUES, REPLAYS, SESSIONS
+from embermq.admin.operations import BROKER, CLUSTER, MESSAGES, PARKED, QUEUES, REPLAYS, RULE_FEEDS, SESSIONS
 from embermq.admin.parked_desk import ParkedDesk
 from embermq.admin.replay_desk import ReplayDesk
+from embermq.admin.rule_feed_desk import RuleFeedDesk
 from embermq.admin.session_desk import SessionDesk
 from embermq.app.access_desks import AccountsAsked, RulesAsked, SettingsAsked, TokensAsked
 from embermq.app.ban_file import BanFile
@@ -57,4 +58,5 @@ def make_desks(
     }
     if found.settings.stores.log == SQLITE:  # the store of servers has no place for how far a replay is
         desks[REPLAYS] = ReplayDesk(broker, ticks)
+        desks[RULE_FEEDS] = RuleFeedDesk(broker, ticks)
     return desks

@@ -154,6 +154,7 @@ def _positions(settings: Settings) -> KafkaPositions | None:
 def _driver_settings(settings: Settings, address: KafkaAddress | None) -> DriverSettings:
     return DriverSettings(
         **structs.asdict(settings.pipeline),
+        rules=settings.rules,
         message_store="" if settings.stores.static == SQLITE else settings.stores.static,
         sql=settings.sql,
         kafka=None

@@ -2,7 +2,7 @@
 
 The number of the next one is stored with the records of a piece, all or nothing. So a piece that is asked for again,
 because its answer was lost with the broker or with the program that asks, takes what is missing of it, and nothing
-twice.
+twice. What rules publish comes in by the same way.
 """
 
 from collections.abc import Sequence
@@ -22,6 +22,8 @@ from embermq.sessions.tick import PublishRefusal, RecordFields, Replayed
 
 GRANTED_QOS = 2
 """A message that is replayed to one client keeps its QoS, whatever was granted to its subscriptions."""
+RULE = "rule/"
+"""Before the name of a rule, in the id of what counts as its replay."""
 ADDRESSED: RecordFields = ((FIELD_ADDRESSED, b""),)
 
 
@@ -42,24 +44,56 @@ class Replaying:
         """Messages number `first` and on, of which None is passed over; for `session` alone, an application's, or for
         whoever their topics lead to. Those that were taken before are left out. Returns why one is refused: the ones
         from there on are not taken."""
-        state, refusal = self._state, None
         receivers = _only(session) if session is not None else None
         fields = ADDRESSED if receivers is not None else ()
-        before = number = self.next_of(replay)
-        assert first <= before, "nothing is left out"
-        for message in messages[before - first :]:
-            if message is not None:
-                refusal = self._objection(message)
-                if refusal is None:
-                    again = replace(message, retain=False, accepted_ms=state.tick.date_ms)
-                    replayed = Replayed(replay, number, fields)
-                    refusal = self._publishing.accept_operators(again, replayed, receivers)
-                if refusal is not None:
-                    break
-            number += 1
-        if number > before:
-            state.replays[replay] = state.tick.writes.replays[replay] = number
-        return refusal
+        assert first <= self.next_of(replay), "nothing is left out"
+        numbered = [
+            (Replayed(replay, number, fields), message)
+            for number, message in enumerate(messages, first)
+            if message is not None
+        ]
+        return self._take(replay, numbered, first + len(messages), receivers)
+
+    def take_of_rule(
+        self, rule: str, messages: Sequence[tuple[int, RecordFields, Message]], end: int
+    ) -> PublishRefusal | None:
+        """Messages of a rule by number, in their order, with the fields of their records; `end`: all below is done."""
+        replay = RULE + rule
+        numbered = [(Replayed(replay, number, fields), message) for number, fields, message in messages]
+        return self._take(replay, numbered, end, None)
+
+    def place_of_rule(self, rule: str, begin: int | None = None) -> int | None:
+        """The number that the rule goes on with; it begins at `begin` when there is none."""
+        replay = RULE + rule
+        if begin is not None and replay not in self._state.replays:
+            self._go_on(replay, begin)
+        return self._state.replays.get(replay)
+
+    def _take(
+        self,
+        replay: str,
+        numbered: Sequence[tuple[Replayed, Message]],
+        end: int,
+        receivers: Match | None,
+    ) -> PublishRefusal | None:
+        state, before = self._state, self.next_of(replay)
+        for replayed, message in numbered:
+            if replayed.number < before:
+                continue
+            refusal = self._objection(message)
+            if refusal is None:
+                again = replace(message, retain=False, accepted_ms=state.tick.date_ms)
+                refusal = self._publishing.accept_operators(again, replayed, receivers)
+            if refusal is not None:
+                if replayed.number > before:
+                    self._go_on(replay, replayed.number)
+                return refusal
+        if end > before:
+            self._go_on(replay, end)
+        return None
+
+    def _go_on(self, replay: str, number: int) -> None:
+        self._state.replays[replay] = self._state.tick.writes.replays[replay] = number
 
     def _objection(self, message: Message) -> PublishRefusal | None:
         try:

@@ -74,6 +74,7 @@ class Counters(Struct):
     application_parked: int = 0
     application_redriven: int = 0
     messages_replayed: int = 0
+    messages_of_rules: int = 0
     protocol_errors: int = 0
     commits: int = 0
     commits_failed: int = 0

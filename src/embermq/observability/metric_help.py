@@ -84,6 +84,7 @@ HELP: dict[str, str] = {
     "application_redriven": "parked messages that an operator had sent again",
     "parked_messages": "messages that are parked now, those included that are being sent again",
     "messages_replayed": "messages that embermq pipeline replay had accepted once more",
+    "messages_of_rules": "messages that rules had accepted",
     # Durable queues.
     "queue_subscriptions_refused": "subscriptions to durable queues that were refused",
     "queue_consumers_stalled": "times that a consumer of a durable queue took nothing for a whole lease",

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
+import msgspec
 from pyspark.sql import SparkSession
 
 from embermq.pipeline.errors import DriverLockError, PipelineError
@@ -30,6 +31,9 @@ from embermq.pipeline.jobs.streaming import chosen_jobs, chosen_parts, register_
 from embermq.pipeline.keeper import Keeper
 from embermq.pipeline.leftovers import make_socket_directory, remove_leftovers
 from embermq.pipeline.places import Places
+from embermq.pipeline.rules.live import RuleKind
+from embermq.pipeline.rules.session import RuleSession
+from embermq.pipeline.rules.settings import query_of_rule
 from embermq.pipeline.session import POOL, start_session
 from embermq.pipeline.settings import QUERIES, DriverSettings
 from embermq.pipeline.status import DriverReport, QueryReport, write_report
@@ -39,6 +43,7 @@ if TYPE_CHECKING:
     from embermq.pipeline.kafka_driver import KafkaDriver
 
 EXIT_JVM_LOST = 70
+RULES_TURN = "rules"
 _REPORT_S = 1.0
 _QUIESCE_S = 1.0
 _JVM_STOP_S = 1.5
@@ -121,7 +126,13 @@ class Driver:
     def _start_queries(self, spark: SparkSession) -> None:
         setup = JobSetup(self._settings, self._places, self._kafka.side if self._kafka is not None else None)
         kinds, parts = chosen_jobs(self._settings), chosen_parts(self._settings)
-        turns = Turns([*(kind.name for kind in kinds), *([POOL] if parts else [])])
+        turns = Turns(
+            [
+                *(kind.name for kind in kinds),
+                *([POOL] if parts else []),
+                *([RULES_TURN] if self._settings.rules else []),
+            ]
+        )
         keepers = [Keeper(kind, setup, spark, self._stopping, turns) for kind in kinds]
         for keeper in keepers:
             keeper.start()
@@ -133,6 +144,25 @@ class Driver:
             bulk = Bulk(parts, setup, log, spark, self._stopping, turns=turns)
             bulk.start()
             self._keepers += bulk.feeds
+        if self._settings.rules:
+            self._start_rules(spark, setup, turns)
+
+    def _start_rules(self, spark: SparkSession, setup: JobSetup, turns: Turns) -> None:
+        """They read the log together, apart from the others: what they make is wanted soon."""
+        settings = msgspec.structs.replace(setup.settings, bulk_trigger_ms=setup.settings.rule_trigger_ms)
+        session = RuleSession(spark)
+        kinds = [RuleKind(name, rule, session) for name, rule in settings.rules.items()]
+        rules = Bulk(
+            kinds,
+            JobSetup(settings, self._places),
+            EmbeddedLog(settings, self._places, spark),
+            spark,
+            self._stopping,
+            turns=turns,
+            turn=RULES_TURN,
+        )
+        rules.start()
+        self._keepers += rules.feeds
 
     def _watch(self) -> int:
         """`running` once every query has shown that it works, or said why not."""
@@ -181,7 +211,8 @@ class Driver:
         if self._keepers:
             return tuple(self._query_report(keeper) for keeper in self._keepers)
         wanted = self._settings.queries
-        return tuple(QueryReport(name=name, state="starting") for name in QUERIES if name in wanted)
+        names = [*(name for name in QUERIES if name in wanted), *map(query_of_rule, self._settings.rules)]
+        return tuple(QueryReport(name=name, state="starting") for name in names)
 
     def _query_report(self, keeper: Keeper | Feed) -> QueryReport:
         report = keeper.report()

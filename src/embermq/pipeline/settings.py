@@ -1,6 +1,7 @@
 """Settings of the pipeline; composed by app into the broker's one schema (section `pipeline`)."""
 
 import re
+from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import Literal
 
@@ -9,6 +10,7 @@ from msgspec import Struct, field
 from embermq.database.settings import SqlSettings
 from embermq.pipeline.errors import PipelineSettingsError
 from embermq.pipeline.kafka_log import KafkaLog, check_kafka
+from embermq.pipeline.rules.settings import RuleSettings
 
 QueryName = Literal["dispatch", "archive", "lake", "traffic"]
 Mode = Literal["auto", "microbatch", "realtime"]
@@ -101,6 +103,8 @@ class DriverSettings(PipelineSettings, frozen=True, kw_only=True, forbid_unknown
     kafka: KafkaLog | None = None
     """Where the message log is in Kafka; None for the embedded one."""
 
+    rules: Mapping[str, RuleSettings] = {}
+    """Those that run."""
     has_waited: bool = False
     """Whether there was no APPLICATION session until now: what is not in the log any more was owed to nobody, and
     dispatch does not count it as missing."""
@@ -126,6 +130,8 @@ class DriverSettings(PipelineSettings, frozen=True, kw_only=True, forbid_unknown
     bulk_trigger_ms: int = 30_000
     """From the start of one batch of archive, lake and traffic to the start of the next, unless a full one waits:
     each batch costs CPU, and a commit and a file of the lake."""
+    rule_trigger_ms: int = 1_000
+    """The same of rules."""
     idle_wait_ms: int = 1_000
     """How long a source waits for a first record before it returns an empty batch to Spark."""
     poll_ms: int = 10

@@ -13,6 +13,7 @@ from msgspec import Struct
 from embermq.pipeline.log_look import LogLook
 from embermq.pipeline.paused import paused_queries
 from embermq.pipeline.places import Places
+from embermq.pipeline.rules.settings import QUERY
 from embermq.pipeline.sources.log_file import LogBounds, LogFile, connect_readonly, is_not_there
 
 NO_APPLICATION = "no application yet"
@@ -201,13 +202,26 @@ def _read_embedded(
     broker_ms = now_ms - (clock.offset_ms or 0)
     try:
         bounds = log.bounds() or LogBounds(0, 0)
-        return bounds, tuple(
-            _query_status(_read_sink(path, name), log, bounds, driver if alive else None, broker_ms)
+        sinks = [
+            _read_sink(path, name)
             for name, path in _sink_files(places)
             if path.exists() or (driver and any(q.name == name for q in driver.queries))
+        ]
+        sinks += [
+            _Sink(query.name, query.positions.get("0"), _told_of(query))
+            for query in (driver.queries if driver else ())
+            if query.name.startswith(QUERY)
+        ]
+        return bounds, tuple(
+            _query_status(sink, log, bounds, driver if alive else None, broker_ms) for sink in sinks
         )
     finally:
         log.close()
+
+
+def _told_of(query: QueryReport) -> dict[str, int]:
+    """What the driver has counted of a query."""
+    return query.totals | ({"missing": query.missing} if query.missing else {})
 
 
 def _looked_at(
@@ -254,7 +268,7 @@ def _kafka_status(report: QueryReport, alive: bool) -> QueryStatus:
         last_batch_at_ms=report.last_batch_at_ms,
         last_error=report.last_error,
         restarts=report.restarts,
-        totals=report.totals | ({"missing": report.missing} if report.missing else {}),
+        totals=_told_of(report),
         positions=report.positions,
     )
 

@@ -2,16 +2,14 @@
 about those that may have come and gone unseen."""
 
 import http.client
-import os
-import socket
 from collections.abc import Collection
-from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import msgspec
 from msgspec import Struct
 
 from embermq.formats.application_logs import SHARED
+from embermq.pipeline.control_socket import asked
 from embermq.pipeline.errors import KafkaLogError
 from embermq.pipeline.places import Places
 
@@ -105,18 +103,13 @@ class BrokerSessions:
         timeout_s: float,
     ) -> _Answer:
         """`refusal` is what is told of an answer that is none."""
-        connection = _SocketConnection(self._socket, timeout_s)
         try:
-            connection.request(method, path, body, {"Content-Type": "application/json"} if body else {})
-            answer = connection.getresponse()
-            told = answer.read()
+            status, told = asked(self._socket, method, path, body, timeout_s)
         except (OSError, http.client.HTTPException) as error:
             raise KafkaLogError(f"{self._socket}: the broker {refusal}: {error}") from error
-        finally:
-            connection.close()
-        if answer.status != http.HTTPStatus.OK:
+        if status != http.HTTPStatus.OK:
             raise KafkaLogError(
-                f"{self._socket}: the broker {refusal}: {answer.status} {told.decode(errors='replace')}"
+                f"{self._socket}: the broker {refusal}: {status} {told.decode(errors='replace')}"
             )
         try:
             return msgspec.json.decode(told, type=kind)
@@ -146,20 +139,3 @@ class LogsMadeHere:
 
     def lately(self) -> Collection[str]:
         return ()
-
-
-class _SocketConnection(http.client.HTTPConnection):
-    """To a socket in the file system, however long the name of its directory is."""
-
-    def __init__(self, path: Path, timeout_s: float) -> None:
-        super().__init__("broker", timeout=timeout_s)
-        self._path = path
-
-    def connect(self) -> None:
-        directory = os.open(self._path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            self.sock = socket.socket(socket.AF_UNIX)
-            self.sock.settimeout(self.timeout)
-            self.sock.connect(f"/proc/self/fd/{directory}/{self._path.name}")
-        finally:
-            os.close(directory)

@@ -16,7 +16,7 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 
 from embermq.pipeline.jobs.bulk_log import BulkLog
-from embermq.pipeline.jobs.bulk_parts import WAITING_FULL, BulkPart
+from embermq.pipeline.jobs.bulk_parts import WAITING_FULL, BulkPart, PartKind
 from embermq.pipeline.jobs.query_job import JobSetup, LastBatch
 from embermq.pipeline.keeper import HEALTHY_S, short_reason
 from embermq.pipeline.log_look import Positions
@@ -70,7 +70,7 @@ class SharedRows:
 class Feed:
     """One part and how it fares. `work` runs on the feed's thread, all else on the loop's."""
 
-    def __init__(self, kind: type[BulkPart], setup: JobSetup, log: BulkLog) -> None:
+    def __init__(self, kind: type[BulkPart] | PartKind, setup: JobSetup, log: BulkLog) -> None:
         self.name = kind.name
         self.positions: Positions = {}
         """What comes next for it; known when it has begun. Ahead of its sink behind positions without a record."""
@@ -112,6 +112,9 @@ class Feed:
             last_batch_records=self._last_batch.records,
             last_batch_ms=self._last_batch.duration_ms,
             last_batch_at_ms=self._last_batch.at_ms,
+            positions={str(number): at for number, at in self.done.items()},
+            missing=self.missing,
+            totals=dict(self.totals),
         )
 
     def quiesce(self, timeout_s: float) -> None:
@@ -160,6 +163,7 @@ class Feed:
                 if batch is not None:
                     self._begin_new(part, batch.begin)
                     records = part.write(batch.rows())
+                    self.missing += part.moved(batch.begin, batch.end)
             finally:
                 if batch is not None:
                     batch.release()
@@ -254,14 +258,16 @@ class Bulk:
 
     def __init__(
         self,
-        kinds: Sequence[type[BulkPart]],
+        kinds: Sequence[type[BulkPart] | PartKind],
         setup: JobSetup,
         log: BulkLog,
         spark: SparkSession,
         stopping: threading.Event,
         *,
         turns: Turns,
+        turn: str = POOL,
     ) -> None:
+        """`turn` is the one that it waits for."""
         self.feeds = [Feed(kind, setup, log) for kind in kinds]
         self._log = log
         self._settings = setup.settings
@@ -269,6 +275,7 @@ class Bulk:
         self._spark = spark
         self._stopping = stopping
         self._turns = turns
+        self._turn = turn
         self._due_s = float("-inf")
         self._threads = ThreadPoolExecutor(2 * len(kinds), "bulk")
         self._thread = threading.Thread(target=self._run, name="bulk", daemon=True)
@@ -283,14 +290,14 @@ class Bulk:
         self._threads.shutdown()
 
     def _run(self) -> None:
-        self._turns.take(POOL, self._stopping)
+        self._turns.take(self._turn, self._stopping)
         while not self._stopping.wait(min(_LOOK_S, self._settings.idle_wait_ms / 1000)):
             try:
                 self._look()
             except Exception as error:  # the log could not be read: nobody else would start the loop again
                 log.warning("the log cannot be looked at: %s", short_reason(error), exc_info=error)
             if all(feed.is_settled() for feed in self.feeds):
-                self._turns.leave(POOL)
+                self._turns.leave(self._turn)
 
     def _look(self) -> None:
         now_s, paused = time.monotonic(), paused_queries(self._places.data_dir)

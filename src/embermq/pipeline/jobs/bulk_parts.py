@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
+from typing import Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -16,7 +17,7 @@ from embermq.pipeline.jobs.lake_upkeep import LakeUpkeep
 from embermq.pipeline.log_look import Positions
 from embermq.pipeline.places import Places
 from embermq.pipeline.schema import PARTITION
-from embermq.pipeline.settings import DriverSettings, QueryName
+from embermq.pipeline.settings import DriverSettings
 from embermq.pipeline.sinks.lake import Lake, lake_place
 from embermq.pipeline.sinks.message_file import MessageFile
 from embermq.pipeline.sinks.message_store import MessageStoreSink
@@ -34,7 +35,7 @@ WAITING_FULL = 1_000
 class BulkPart(ABC):
     """One sink, which has its positions, written together with the effect."""
 
-    name: QueryName
+    name: str
 
     def __init__(self, settings: DriverSettings, places: Places, log: BulkLog) -> None:
         """A subclass opens its sink here."""
@@ -62,6 +63,11 @@ class BulkPart(ABC):
     def write(self, records: DataFrame) -> int:
         """Give the records of a batch their effect, exactly once; returns how many positions they covered."""
 
+    def moved(self, begin: Positions, end: Positions) -> int:
+        """The records of a batch from `begin` to `end` have had their effect; returns how many the log had not, where
+        the sink does not count them."""
+        return 0
+
     def waiting(self) -> int:
         """How much waits that is not in the message log."""
         return 0
@@ -77,6 +83,15 @@ class BulkPart(ABC):
     def oldest_ms(self, now_ms: int) -> int:
         """What was accepted before is not kept."""
         return now_ms - self.settings.retention_hours * _MS_PER_HOUR
+
+
+class PartKind(Protocol):
+    """A class of parts, or what makes one."""
+
+    @property
+    def name(self) -> str: ...
+
+    def __call__(self, settings: DriverSettings, places: Places, log: BulkLog, /) -> BulkPart: ...
 
 
 class Archive(BulkPart):

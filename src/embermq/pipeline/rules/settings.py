@@ -18,6 +18,7 @@ SQL_CHARACTERS_MAX = 16_384
 NAME = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 TABLE = re.compile(r"[a-z][a-z0-9_]{0,31}")
 TABLE_KINDS = (".csv", ".json", ".parquet")
+QUERY = "rule:"
 MESSAGES = "messages"
 """What a rule reads."""
 
@@ -47,6 +48,11 @@ class RuleSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     def files(self) -> dict[str, str]:
         """Name of each table -> its file."""
         return {name.strip(): file.strip() for name, _, file in (one.partition("=") for one in self.tables)}
+
+
+def query_of_rule(name: str) -> str:
+    """What status calls the rule."""
+    return QUERY + name
 
 
 def check_rules(rules: Mapping[str, RuleSettings]) -> None:

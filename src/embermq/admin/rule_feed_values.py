@@ -1,0 +1,42 @@
+"""What the operation on rules takes and answers."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+MESSAGES_MAX = 1_000
+
+Number = Annotated[int, Meta(ge=0, le=1 << 62)]
+
+
+class RuleMessage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A message of a rule, as a record of the log."""
+
+    number: Number
+    record: bytes
+
+
+class RuleFeedAsked(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Messages in the order of their numbers, and below which number all is done. `begin` is where a rule starts of
+    which nothing is known. Without any of it nothing is changed."""
+
+    begin: Number | None = None
+    end: Number = 0
+    messages: Annotated[tuple[RuleMessage, ...], Meta(max_length=MESSAGES_MAX)] = ()
+
+
+class RuleFeedRequest(RuleFeedAsked, frozen=True, kw_only=True):
+    """The same of one rule."""
+
+    rule: Annotated[str, Meta(min_length=1, max_length=32)]
+
+
+class RuleFeedTaken(Struct, frozen=True, kw_only=True):
+    """Messages below `next` are in the log, null for a rule that has not begun. `refused` says why the next one is not,
+    "" when all were taken; where it `passes` the same one may be taken later."""
+
+    next: int | None
+    refused: str = ""
+    passes: bool = False
