@@ -102,7 +102,7 @@ def _endpoint(
         answer = operation.do(desk, request_of(operation, said, as_text=True))
         if isawaitable(answer):
             answer = await answer
-        if operation.scope is TokenScope.ADMIN and operation.method != "GET":
+        if operation.scope is TokenScope.ADMIN and operation.method != "GET" and not operation.is_inner:
             _log.info("operation done", extra={"operation": operation.name, "token": token})
         if operation.is_stream:
             pieces = _while_allowed(answer, partial(access.check, caller, operation.scope))

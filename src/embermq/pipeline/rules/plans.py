@@ -6,6 +6,7 @@ command is done when it is understood. Then as Spark has understood it, when eac
 
 from collections.abc import Iterator
 from functools import cache
+from threading import Lock
 from typing import Any
 
 from pyspark.errors import ParseException, PySparkException
@@ -78,6 +79,7 @@ _WORDS = {
 }
 _BUILDER = "ExpressionBuilder"
 _CATALYST = "org.apache.spark.sql.catalyst."
+_LOOKING_UP = Lock()
 
 
 def understood(spark: SparkSession, sql: str, tables: frozenset[str], hidden: tuple[str, ...]) -> DataFrame:
@@ -156,9 +158,14 @@ def _check_understood(spark: SparkSession, plan: Java) -> None:
                 raise RuleRefused(f"{_short(expression)} is none that a rule may use ({_name(expression)})")
 
 
-@cache
 def _functions(spark: SparkSession) -> dict[str, str]:
-    """Name of each function on the list -> the class of its expression."""
+    """Name of each function on the list -> the class of its expression. Rules open side by side: one looks them up."""
+    with _LOOKING_UP:
+        return _looked_up(spark)
+
+
+@cache
+def _looked_up(spark: SparkSession) -> dict[str, str]:
     registry = _object(spark, "catalyst.analysis.FunctionRegistry").builtin()
     found: dict[str, str] = {}
     for name in _items(registry.listFunction()):
