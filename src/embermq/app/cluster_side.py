@@ -83,16 +83,24 @@ class ClusterSide:
         self._serves = False
         self._stopped = False
         self.standing_by = ""
-        """Behind whom, "" while this node serves or has not begun."""
+        """Behind whom, "" while this node serves or does not know."""
+        self._answered_from_s = 0.0
+        """Since when etcd has answered, and this node's lease was kept, while it stands by."""
         self._due = Event()
         self._keeper = Thread(target=self._keep, name="cluster lease", daemon=True)
 
     def join(self) -> bool:
         """Be the node of this cluster that serves; False when another one is: then this one can `stand_by`. Waits for
-        one of this one's own id, its last run, to be out, and raises StartError when it stays."""
-        began_s, told = self._clock(), False
+        one of this one's own id, its last run, to be out, and raises StartError when it stays.
+
+        Behind an outage of etcd it stands by first: a node that serves on has the time of a lease to register again.
+        """
+        began_s, told, was_away = self._clock(), False, False
         while self._lease is None:
             try:
+                if was_away:
+                    self._is_behind(self.membership.view().nodes)
+                    return False
                 self._register()
             except MemberRefused as refused:
                 if self._is_behind(refused.nodes):
@@ -105,6 +113,7 @@ class ClusterSide:
                     )
                 told = True
             except StoreUnavailable as error:
+                was_away = True
                 if self._clock() - began_s > AWAIT_ETCD_S:
                     raise StartError(f"cluster.etcd: {error}") from error
             except StoreError as error:
@@ -124,24 +133,25 @@ class ClusterSide:
         answered for the time of a lease, in which that one registers again.
         """
         self.membership.watch(self._seen)
-        began_s = answered_from_s = self._clock()
+        refused_from_s = self._answered_from_s = self._clock()
         told = False
         while not self._stopped:
             asked_s = self._clock()
             try:
-                if self._takes_place(may_claim=asked_s - answered_from_s >= self._ttl_s):
+                if self._takes_place():
                     self._begin_to_serve()
                     return True
-                told = False
+                told, refused_from_s = False, self._clock()
                 if self._clock() - asked_s > self._ttl_s / RENEWALS:
-                    answered_from_s = self._clock()
+                    self._answered_from_s = self._clock()
             except MemberRefused as refused:
-                if self._clock() - began_s > self._ttl_s + OVERDUE_S:
+                if self._clock() - refused_from_s > self._ttl_s + OVERDUE_S:
                     raise StartError(self._refusal(refused.nodes)) from None
             except StoreError as error:
                 if not told:
                     LOG.warning("etcd does not know of this node, which stands by: %s", error)
-                told, answered_from_s = True, self._clock()
+                told, refused_from_s = True, self._clock()
+                self._answered_from_s = self._clock()
             self._due.wait(self._ttl_s / RENEWALS)
             self._due.clear()
         return False
@@ -151,14 +161,19 @@ class ClusterSide:
         self._stopped = True
         self._due.set()
 
-    def _takes_place(self, *, may_claim: bool) -> bool:
+    @property
+    def is_stopped(self) -> bool:
+        """Whether it was told to stop."""
+        return self._stopped
+
+    def _takes_place(self) -> bool:
         """Renew the lease of a node that stands by, and whether nobody serves any more but this one from now on. Raises
         MemberRefused when another node has its id."""
         if self._lease is not None and self.membership.renew(self._lease, self._ttl_s / RENEWALS) <= 0:
-            self._lease = None
+            self._lease, self._answered_from_s = None, self._clock()  # it was cut off, or stood still
         if self._lease is None:
             self._lease = self.membership.join(self._about, (), self._ttl_s)
-        if not may_claim:
+        if self._clock() - self._answered_from_s < self._ttl_s:
             return False
         try:
             self.membership.claim(self._lease, self._about, (SLOT,))

@@ -290,9 +290,13 @@ class _Application:
             loop.add_signal_handler(number, self._cluster.stop_waiting)
         loop.add_signal_handler(signal.SIGHUP, self._on_hangup_standing_by)
         try:
-            return await stand_by(self._settings, self._data_dir, self._cluster)
+            has_turn = await stand_by(self._settings, self._data_dir, self._cluster)
+            return has_turn and not self._cluster.is_stopped
         finally:
             loop.remove_signal_handler(signal.SIGHUP)
+            signal.signal(
+                signal.SIGHUP, signal.SIG_IGN
+            )  # until it serves: systemd may ask for a reload any time
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.remove_signal_handler(number)
                 signal.signal(number, _end_early)

@@ -33,7 +33,13 @@ class StandbyService:
         return Health("ok", __version__, time.monotonic() - self._started_s)
 
     def ready(self) -> Readiness:
-        return Readiness(False, {"cluster": f"stands by: node {self._cluster.standing_by} serves"})
+        whose = self._cluster.standing_by
+        why = (
+            f"stands by: node {whose} serves"
+            if whose
+            else "stands by: etcd has to answer for the time of a lease"
+        )
+        return Readiness(False, {"cluster": why})
 
     def metrics_text(self) -> str:
         return ""
@@ -60,7 +66,7 @@ async def stand_by(settings: Settings, data_dir: Path, cluster: ClusterSide) -> 
                         f"listeners.http: cannot listen on {listener.address}: {error}"
                     ) from error
         await control.open(desks)
-        tell_systemd(f"READY=1\nSTATUS=stands by, node {cluster.standing_by} serves")
+        tell_systemd("READY=1\nSTATUS=stands by")
         return await on_own_thread(cluster.stand_by, "stands by")
     finally:
         await http.stop()

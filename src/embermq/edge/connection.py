@@ -120,7 +120,9 @@ class Connection(Guest, asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self.closing:
             self._drain(data)
-        elif not self._rest and (len(data) <= TURN_BYTES_MAX or len(data) <= self._decoder.missing_bytes):
+        elif not self._rest and (
+            len(data) <= TURN_BYTES_MAX or (len(data) <= self._decoder.missing_bytes and not self._held)
+        ):
             self._take(data)
         else:
             self._divide(data)

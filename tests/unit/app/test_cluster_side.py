@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NoReturn
 
@@ -138,7 +138,10 @@ def test_a_node_stands_by_and_serves_when_the_other_one_is_out(monkeypatch: pyte
         asked = found.service.renewals
         wait_until(lambda: found.service.renewals > asked + 3, WAIT_S, "it waits: etcd has just been away")
         assert not turn.done()
-        found.now_s += TTL_S
+        found.now_s += TTL_S - 0.1
+        asked = found.service.renewals
+        wait_until(lambda: found.service.renewals > asked + 3, WAIT_S, "its own lease is renewed")
+        found.now_s += 0.2
         assert turn.result(WAIT_S)
     (node,) = found.service.view().nodes
     assert (node.about.node, list(node.slots), found.side.standing_by) == ("one", [0], "")
@@ -219,9 +222,43 @@ def test_etcd_that_stays_away_ends_the_start(monkeypatch: pytest.MonkeyPatch) ->
         found.now_s += 10.0
 
     monkeypatch.setattr(found.service, "join", away)
+    monkeypatch.setattr(found.service, "view", away)
     monkeypatch.setattr("embermq.app.cluster_side.time.sleep", tick)
     with pytest.raises(StartError, match=r"^cluster.etcd: etcd://box/cars: deadline exceeded"):
         found.side.join()
+    found.side.leave()
+
+
+def test_a_start_behind_an_outage_of_etcd_stands_by_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node that serves on has the time of a lease to register again."""
+    found = Side(monkeypatch)
+    joins, answers = found.service.join, iter([StoreUnavailable("away")])
+
+    def join(about: NodeAbout, slots: Sequence[int], ttl_s: float) -> NodeLease:
+        for error in answers:
+            raise error
+        return joins(about, slots, ttl_s)
+
+    monkeypatch.setattr(found.service, "join", join)
+    assert not found.side.join()
+    with ThreadPoolExecutor(1) as pool:
+        turn = pool.submit(found.side.stand_by)
+        asked = found.service.renewals
+        wait_until(lambda: found.service.renewals > asked + 3, WAIT_S, "it is there")
+        assert not turn.done() and [list(node.slots) for node in found.service.view().nodes] == [[]]
+        found.now_s += TTL_S - 0.1  # its own lease lasts
+        wait_until(lambda: found.service.renewals > asked + 6, WAIT_S, "it stays there")
+        assert not turn.done()
+        found.now_s += 0.2
+        assert turn.result(WAIT_S)
+    found.side.leave()
+
+
+def test_a_node_that_is_stopped_while_it_takes_over_does_not_serve(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = Side(monkeypatch)
+    found.side.join()
+    found.side.stop_waiting()
+    assert found.side.is_stopped
     found.side.leave()
 
 

@@ -277,8 +277,11 @@ class _Carrier:
                 for same in (one for one in named.values() if one is not None):
                     fate = LineFate.DIFFERS if partly else LineFate.CARRIED
                     self._settle(same, fate, what + ", on every listener" * partly)
-        if plugins and not self._found.acl_file:
-            self._found.shut = "a plugin of Mosquitto decided who may do what"
+        if plugins:
+            self._found.shut, self._found.acl_file = "a plugin of Mosquitto decided who may do what", ""
+            self._settle_all(
+                "acl_file", LineFate.LEFT, "a plugin decided beside it; name it when it is enough alone"
+            )
         self._client_ids(opened)
 
     def _differ(self, name: str) -> None:

@@ -21,7 +21,7 @@ from embermq.app.mosquitto.conf_reasons import PLUGINS
 from embermq.app.mosquitto.conf_values import EVERYWHERE
 from embermq.model.client_type import ClientType
 
-_NEEDED = frozenset(("listener", "port", "password_file", "acl_file", *PLUGINS))
+_NEEDED = frozenset(("listener", "port", "password_file", "acl_file", "clientid_prefixes", *PLUGINS))
 """What clients depend on: an operator has to look when one of these is left."""
 
 

@@ -173,13 +173,14 @@ def test_files_of_passwords_that_differ_are_not_put_together(tmp_path: Path) -> 
     )
 
 
-@pytest.mark.parametrize("why", ["different", "plugin", "broken"])
+@pytest.mark.parametrize("why", ["different", "plugin", "plugin beside", "broken"])
 def test_rights_that_cannot_be_taken_over_are_nobodys(tmp_path: Path, why: str) -> None:
     (tmp_path / "one").write_text("topic a\n" if why != "broken" else "topic a\nsubject b\n")
     (tmp_path / "two").write_text("topic b\n")
     second = {
         "different": f"acl_file {tmp_path}/two",
         "plugin": "plugin /usr/lib/p.so\nplugin_opt_secret hush",
+        "plugin beside": f"plugin /usr/lib/p.so\nacl_file {tmp_path}/one",
         "broken": f"acl_file {tmp_path}/one",
     }[why]
     first = f"acl_file {tmp_path}/one" if why == "different" else "max_qos 2"
@@ -192,6 +193,11 @@ def test_rights_that_cannot_be_taken_over_are_nobodys(tmp_path: Path, why: str) 
     assert not [line for line in closed.read_text().splitlines() if not line.startswith("#")]
     assert not found.is_whole
     assert "hush" not in str(fates) + str(found.outcomes)
+
+
+def test_prefixes_of_client_ids_are_for_the_operator_to_look_at(tmp_path: Path) -> None:
+    _, _, found = imported(tmp_path, "listener 1883 127.0.0.1\nclientid_prefixes car-\n")
+    assert not found.is_whole
 
 
 def test_one_acl_of_several_listeners_holds_for_all(tmp_path: Path) -> None:
