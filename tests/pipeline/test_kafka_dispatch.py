@@ -23,6 +23,7 @@ from embermq.pipeline.errors import LogBehindProgressError, PipelineError
 from embermq.pipeline.jobs import kafka_dispatch
 from embermq.pipeline.jobs.kafka_dispatch import KafkaDispatch, missing_log
 from embermq.pipeline.places import Places
+from embermq.pipeline.session import POOL
 from embermq.pipeline.settings import QUERIES, DriverSettings, Mode
 from embermq.pipeline.transforms.dispatch import application_entries
 
@@ -335,10 +336,9 @@ def test_a_slot_for_each_query_and_partition_and_the_next_free_one_is_for_dispat
     """With fewer, a batch of dispatch would wait for the archive's and the lake's tasks, and its clients with it."""
     context = spark.sparkContext
     assert context.defaultParallelism >= len(QUERIES) * PARTITIONS_MAX + 1
-    pools = {name: context._jsc.sc().getPoolForName(name).get() for name in QUERIES}
-    first = pools.pop("dispatch")
+    first, bulk = (context._jsc.sc().getPoolForName(name).get() for name in ("dispatch", POOL))
     assert first.minShare() == PARTITIONS_MAX
-    assert all(first.weight() > 100 * pool.weight() and not pool.minShare() for pool in pools.values())
+    assert first.weight() > 100 * bulk.weight() and not bulk.minShare()
 
 
 @pytest.mark.promise("pipeline-14")

@@ -375,7 +375,7 @@ def interrupted_after(count: int) -> Iterator[None]:
             raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(command, "_print_progress", progress)
+        patch.setattr(command, "print_progress", progress)
         yield
 
 

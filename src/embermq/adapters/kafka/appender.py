@@ -265,6 +265,10 @@ class KafkaAppender(LogAppender):
                     self._post(self._look_at_transaction)
                 if self._group is not None:
                     self._group.tell()
+        except (
+            SystemError
+        ) as error:  # of the driver, about a fatal one: a report that was under way has broken off
+            self._end(f"the producer cannot go on: {error}")
         except Exception as error:  # whatever it was: nobody would hear any more what Kafka confirms
             if not self._ended:
                 LOG.exception("the thread that hears what Kafka confirms has failed")
