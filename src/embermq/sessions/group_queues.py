@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from embermq.model.client_type import ClientType
 from embermq.model.session import NEVER_EXPIRES, SessionRow
+from embermq.mqtt.topics.errors import TopicError
 from embermq.mqtt.topics.names import SHARE_PREFIX, parse_shared
 from embermq.mqtt.wire.version import ProtocolVersion
 from embermq.routing.router import GroupTurn, MatchedGroup, Receiver, share_mark
@@ -78,7 +79,8 @@ class GroupQueues:
 
     def would_keep(self, group: MatchedGroup) -> bool:
         """Whether what no member has room for waits in the group's queue."""
-        return is_busy(group.turn) or any(map(keeps, group.receivers))
+        turn = group.turn  # without a member it is over since the message was matched
+        return bool(turn.members) and (is_busy(turn) or any(map(keeps, group.receivers)))
 
     def queue_of(self, turn: GroupTurn) -> Receiver:
         """The group's queue, as one who receives everything as it was published."""
@@ -115,7 +117,10 @@ class GroupQueues:
         for queue in list(self._state.sessions.loaded):
             if not is_queue_name(queue.client_id):
                 continue
-            shared = parse_shared(queue.client_id)
+            try:
+                shared = parse_shared(queue.client_id)
+            except TopicError:
+                shared = None  # a client's, from before such ids were refused
             turn = self._state.router.group(shared.group, shared.topic_filter) if shared is not None else None
             if turn is None:
                 end(queue)

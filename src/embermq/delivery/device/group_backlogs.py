@@ -58,10 +58,12 @@ class GroupBacklogs:
         """A member has come: its client is connected, or has subscribed."""
         turn = self._state.router.turn(subscriber)
         turn.is_deserted = False
-        if turn.queue is None or not turn.queue.queued:
+        if turn.queue is None:
             return
         backlog = self._backlogs.get(turn.queue.generation)
         if backlog is None:
+            if not turn.queue.queued:
+                return
             backlog = self._begin(turn, turn.queue)
         self._unstall(backlog)
         backlog.present[subscriber.session] = None

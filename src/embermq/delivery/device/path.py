@@ -406,6 +406,8 @@ class DevicePath(DeliveryPath):
                 self._state.path(session).settled(session, delivery)
             elif delivery.seq:
                 self.mark_done(session, delivery)
+            if self._state.groups.stalled:
+                self._state.groups.has_room(session)
 
     # Acknowledgements
 
