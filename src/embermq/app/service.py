@@ -121,8 +121,10 @@ class BrokerService:
         goes on."""
         if not self._pipeline_wanted:
             queries, sessions = self._settings.pipeline.queries, self._embedded.broker.state.sessions.loaded
-            self._pipeline_wanted = any(query != DISPATCH for query in (*queries, *self._settings.rules)) or (
-                DISPATCH in queries and any(session.is_application for session in sessions)
+            self._pipeline_wanted = (
+                bool(self._settings.rules)
+                or any(query != DISPATCH for query in queries)
+                or (DISPATCH in queries and any(session.is_application for session in sessions))
             )
         return self._pipeline_wanted
 

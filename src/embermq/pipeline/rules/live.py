@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 
 from embermq.formats.log_record import FIELD_RULES, encode_record
 from embermq.model.message import Message
+from embermq.mqtt.topics.names import SERVED_BYTES_MAX
 from embermq.mqtt.wire.properties import Properties
 from embermq.mqtt.wire.version import ProtocolVersion
 from embermq.pipeline.errors import RuleError
@@ -49,10 +50,10 @@ class RulePart(BulkPart):
         self._counts: Counter[str] = Counter()
 
     def open(self, spark: SparkSession) -> None:
-        self._session.check(self._rule_name, self._rule)
         self._next = self._door.look().next
-        if self._next is None:
+        if self._next is None:  # first: what comes while its SQL is refused is for it, too
             self.begin_at({PARTITION: self.log.bounds[PARTITION].end})
+        self._session.check(self._rule_name, self._rule)
 
     def positions(self) -> Positions:
         return {} if self._next is None else {PARTITION: self._next // ROWS_MAX}
@@ -104,7 +105,12 @@ class RulePart(BulkPart):
             offset = row["offset"]
             if index >= ROWS_MAX:
                 raise RuleError(f"it makes more than {ROWS_MAX:,} messages of the one at offset {offset}")
-            found.append((offset * ROWS_MAX + index, self._record(row)))
+            number = offset * ROWS_MAX + index
+            if len(row["topic"].encode(errors="replace")) > SERVED_BYTES_MAX:
+                # A record cannot hold it; what the broker refuses for other reasons it passes over itself.
+                self._counts["refused"] += number >= (self._next or 0)
+                continue
+            found.append((number, self._record(row)))
         return found
 
     def _record(self, row: Row) -> bytes:
