@@ -56,8 +56,9 @@ class Broker(BrokerProcess):
         return RpcClient(self.rpcs, token, tls=tls)
 
 
-def ask(port: int, context: ssl.SSLContext, path: str, token: str = "") -> tuple[int, bytes]:
+def ask(port: int, context: ssl.SSLContext, path: str, token: str = "", **said: str) -> tuple[int, bytes]:
     headers = {"Authorization": f"Bearer {token}"} if token else {}
+    headers |= said
     with closing(
         http.client.HTTPSConnection("127.0.0.1", port, context=context, timeout=ANSWER_S)
     ) as connection:
@@ -98,6 +99,10 @@ def test_tokens_and_names_in_certificates_open_both(broker: Broker) -> None:
     assert ask(broker.https, anybody, path, token=secret)[0] == 200
     assert ask(broker.https, pump, path)[0] == 200
     assert ask(broker.https, pump, path, token="wrong")[0] == 401, "a token that is shown counts"
+    own = f"https://127.0.0.1:{broker.https}"
+    for page in ({"Origin": "https://page.example"}, {"Sec-Fetch-Site": "cross-site"}, {"Origin": "null"}):
+        assert ask(broker.https, pump, path, **page)[0] == 401, "a browser shows it for any page"
+    assert ask(broker.https, pump, path, **{"Origin": own, "Sec-Fetch-Site": "same-origin"})[0] == 200
     assert ask(broker.certified, pump, "/ready")[0] == 200
     with pytest.raises((ssl.SSLError, ConnectionError)):
         ask(broker.certified, anybody, "/ready")

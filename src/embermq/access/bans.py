@@ -11,6 +11,9 @@ from ipaddress import IPv6Address, ip_address, ip_network
 
 from msgspec import Struct
 
+MAPPED_BITS = 96
+"""In front of an IPv4 address that is written as one of IPv6."""
+
 
 class BanKind(StrEnum):
     """What is banned."""
@@ -83,7 +86,12 @@ class Bans:
 
 def address_banned(text: str) -> str:
     """An address or a network, written in one way. Raises ValueError."""
+    if "%" in text:
+        raise ValueError("a peer's address is known without its zone (%)")
     network = ip_network(text, strict=False)
+    mapped = getattr(network.network_address, "ipv4_mapped", None)
+    if mapped is not None and network.prefixlen >= MAPPED_BITS:  # as a listener for both kinds shows a peer
+        network = ip_network((mapped, network.prefixlen - MAPPED_BITS), strict=False)
     return str(network.network_address) if network.num_addresses == 1 else str(network)
 
 

@@ -85,6 +85,10 @@ class Caller(Protocol):
     @property
     def certificate(self) -> str: ...
 
+    def is_foreign_page(self) -> bool:
+        """Whether a browser asks for a page of somebody else's."""
+        ...
+
     def is_of_this_machine(self) -> bool:
         """Whether it is surely a program here, and not a proxy or a browser's page."""
         ...
@@ -129,7 +133,8 @@ class TokenAccess:
                 403,
                 "without tokens the API is for this machine alone: embermq tokens create NAME --scope SCOPE",
             )
-        token = _of_certificate(tokens, caller.certificate) if not given else None
+        by_certificate = not given and not caller.is_foreign_page()
+        token = _of_certificate(tokens, caller.certificate) if by_certificate else None
         if token is None:
             scheme, _, secret = given.partition(" ")
             if scheme.lower() != SCHEME or not secret.strip():

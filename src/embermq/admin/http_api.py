@@ -20,6 +20,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from embermq.admin.access import Access, Everything
 from embermq.admin.access import Scope as TokenScope
+from embermq.admin.access_operations import BANS
 from embermq.admin.api_docs import docs_page
 from embermq.admin.api_schema import described, parameters
 from embermq.admin.asking import request_of
@@ -50,11 +51,23 @@ def create_api(
 ) -> Api:
     """The application, to be mounted at /api/v1. Operations whose desk is not there are refused."""
 
+    @cache
+    def schema() -> Mapping[str, Any]:
+        return described(operations)
+
+    @cache
+    def schema_as_json() -> Response:
+        return json_answer(schema(), HTTPStatus.OK)
+
+    @cache
+    def schema_as_page() -> Response:
+        return docs_page(schema())
+
     async def openapi(_: Request) -> Response:
-        return json_answer(described(operations), HTTPStatus.OK)
+        return _once_more(schema_as_json())
 
     async def docs(_: Request) -> Response:
-        return docs_page(described(operations))
+        return _once_more(schema_as_page())
 
     api = Starlette(
         routes=[
@@ -90,6 +103,11 @@ def create_control_app(desks: Mapping[str, object]) -> Starlette:
     return Starlette(routes=[mounted(create_api(desks, Everything()))], exception_handlers=problem_handlers())
 
 
+def _once_more(made: Response) -> Response:
+    """An answer that takes long to make, and that anybody may ask for."""
+    return Response(made.body, made.status_code, dict(made.headers))
+
+
 def _endpoint(
     operation: AdminOperation, desk: object, access: Access
 ) -> Callable[[Request], Awaitable[Response]]:
@@ -102,7 +120,8 @@ def _endpoint(
         answer = operation.do(desk, request_of(operation, said, as_text=True))
         if isawaitable(answer):
             answer = await answer
-        if operation.scope is TokenScope.ADMIN and operation.method != "GET" and not operation.is_inner:
+        decides = operation.scope is TokenScope.ADMIN or operation.desk == BANS
+        if decides and operation.method != "GET" and not operation.is_inner:
             _log.info("operation done", extra={"operation": operation.name, "token": token})
         if operation.is_stream:
             pieces = _while_allowed(answer, partial(access.check, caller, operation.scope))

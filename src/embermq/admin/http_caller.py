@@ -21,15 +21,20 @@ class HttpCaller:
         self.authorization = request.headers.get("authorization", "")
         self.certificate = str(request.scope.get("certificate", ""))
 
+    def is_foreign_page(self) -> bool:
+        """A page of somebody else's, for which a browser shows the certificate of its user."""
+        request = self._request
+        origin, host = request.headers.get("origin"), request.headers.get("host", "")
+        if origin is not None and origin != f"{request.scope['scheme']}://{host}":
+            return True
+        return request.headers.get("sec-fetch-site", "none") not in _SAME_SITE
+
     def is_of_this_machine(self) -> bool:
         """Another page in a browser on this machine, and a proxy on it, are others. A proxy that says nothing of itself
         cannot be told from a program here."""
         request = self._request
         peer = request.client.host if request.client is not None else ""
         host = request.headers.get("host", "")
-        origin = request.headers.get("origin")
-        is_own = origin is None or origin == f"{request.scope['scheme']}://{host}"
-        is_own = is_own and request.headers.get("sec-fetch-site", "none") in _SAME_SITE
         is_proxied = request.scope.get("http_version") == _PROXY_VERSION or names_a_proxy(request.headers)
         name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
-        return is_loopback(peer) and not is_proxied and is_own and name in _LOCAL_NAMES
+        return is_loopback(peer) and not is_proxied and not self.is_foreign_page() and name in _LOCAL_NAMES

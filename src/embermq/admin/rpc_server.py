@@ -42,11 +42,14 @@ class RpcCaller:
         self.certificate = certificate
         self.authorization = self._metadata.get("authorization", "")
 
+    def is_foreign_page(self) -> bool:
+        """Pages do not speak gRPC themselves: something passes on what they ask."""
+        return any(name in self._metadata for name in _BROWSER_NAMES)
+
     def is_of_this_machine(self) -> bool:
         """A proxy on this machine is not, when it says that it is one; nor is what passes on calls of browsers, which
         do not speak gRPC themselves."""
-        is_browser = any(name in self._metadata for name in _BROWSER_NAMES)
-        return self._is_near and not is_browser and not names_a_proxy(self._metadata)
+        return self._is_near and not self.is_foreign_page() and not names_a_proxy(self._metadata)
 
 
 class RpcServer:

@@ -183,6 +183,8 @@ class RemoteClient(ControlClient):
 
         import httpx
 
+        from embermq.admin.access import is_loopback
+
         try:
             base = httpx.URL(self._url)
             trusted = ssl.create_default_context(cafile=self._ca_file)
@@ -190,6 +192,12 @@ class RemoteClient(ControlClient):
             raise OptionError(f"{self._url}: {error}") from None
         if base.scheme not in ("http", "https") or not base.host:
             raise OptionError(f"{self._url} is no address of a listener: scheme https or http, host, port")
+        if base.userinfo:
+            raise OptionError("--url has a user or a password in it; a token is given with --token-file")
+        if base.scheme == "http" and self._token and base.host != "localhost" and not is_loopback(base.host):
+            raise OptionError(
+                f"{base.host} is asked over http, where others on the way read the token: use https"
+            )
         headers = {"authorization": f"Bearer {self._token}"} if self._token else {}
         client = httpx.Client(
             base_url=base, headers=headers, verify=trusted, timeout=ANSWER_S, trust_env=False

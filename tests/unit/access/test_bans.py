@@ -38,12 +38,20 @@ def test_each_kind_is_found_and_what_is_over_is_not() -> None:
         ("2001:db8::/32", "[2001:db8:5::1]:1", True),
         ("2001:db8::/32", "192.0.2.1:1", False),
         ("fe80::1", "[fe80::1%eth0]:1", True),
+        ("::ffff:192.0.2.1", "192.0.2.1:1883", True),
+        ("::ffff:192.0.2.0/120", "[::ffff:192.0.2.9]:1883", True),
+        ("::ffff:192.0.2.0/120", "192.0.3.9:1883", False),
         ("0.0.0.0/0", "/run/embermq.sock", False),
     ],
 )
 def test_addresses_and_networks(banned: str, peer: str, expected: bool) -> None:
     found = bans((BanKind.ADDRESS, address_banned(banned), 0))
     assert (found.find("", "", peer, NOW) is not None) is expected
+
+
+def test_an_address_has_no_zone() -> None:
+    with pytest.raises(ValueError, match="without its zone"):
+        address_banned("fe80::1%eth0")
 
 
 @pytest.mark.parametrize("text", ["", "host", "192.0.2.256", "192.0.2.1/33"])
