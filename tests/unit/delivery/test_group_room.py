@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from tests.support.hand_driven import HandDrivenBroker, numbered
 from tests.support.held_sessions import HeldSessions
 
+from embermq.delivery.device.settings import DeviceSettings
 from embermq.mqtt.wire.packets import Subscribe, Subscription
 
 FILTER = "$share/g/t/#"
@@ -109,3 +111,40 @@ def test_a_session_whose_id_began_like_a_group_is_no_group(
         hand.keeps("$share/old").drops()
         hand.settle()
     assert "$share/old" not in hand.restarted().state.sessions
+
+
+class ReceivesNothing:
+    """Rights of a client that may subscribe and gets nothing."""
+
+    principal = None
+
+    def may_receive(self, topic: str) -> bool:
+        return False
+
+    def may_publish(self, *_asked: object) -> bool:
+        return True
+
+    def may_subscribe(self, *_asked: object) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("kind", ["embedded", "beside"])
+def test_rows_that_were_passed_over_come_although_the_limit_dropped_later_ones(
+    tmp_path: Path, kind: str
+) -> None:
+    sessions = HeldSessions(tmp_path / "sessions.db") if kind == "beside" else None
+    hand = HandDrivenBroker(sessions=sessions, device=DeviceSettings(queue_limit=3))
+    away(hand, "x")
+    denied = hand.keeps("m")
+    denied.subscribes(FILTER, qos=2)
+    hand.state.sessions["m"].permissions = cast("Any", ReceivesNothing())
+    hand.state.router.forget()
+    publish(hand, numbered(3))
+    publish(hand, numbered(2, 3))
+    denied.drops()
+    link = hand.keeps("x")
+    hand.settle()
+    assert len(link.payloads) == 3 and link.payloads == sorted(link.payloads)
+    assert not hand.state.sessions[FILTER].queued
+    if sessions is not None:
+        sessions.close()

@@ -83,7 +83,8 @@ class QueueLimit:
             if link is not None or session.group is not None:
                 session.queue_read_seq = seq
         if dropped:
-            self._state.tick.batch.when_stored(session.generation, partial(self._count, dropped))
+            count = partial(self._count, session, session.queue_dropped_seq, dropped)
+            self._state.tick.batch.when_stored(session.generation, count)
         if not self._excess(session):
             return
         if oldest or more:
@@ -91,8 +92,11 @@ class QueueLimit:
         else:
             self._over.add(session)  # they are not durable yet
 
-    def _count(self, dropped: int) -> None:
-        """They are gone from the store: until then a crash brings them back, and they are delivered."""
+    def _count(self, session: Session, dropped_seq: int, dropped: int) -> None:
+        """They are gone from the store: until then a crash brings them back, and they are delivered. In front of them a
+        group may have rows that nobody there may receive, which are read again for who comes."""
+        if session.group is not None and session.queue_dropped_seq == dropped_seq:
+            session.queue_dropped_seq = 0
         self._state.counters.dropped_offline_limit += dropped
 
 
