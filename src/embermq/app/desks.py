@@ -55,8 +55,8 @@ def make_desks(
         MESSAGES: MessageDesk(broker, ticks),
         PARKED: ParkedDesk(broker, ticks, opened.parking),
         CLUSTER: ClusterDesk(membership),
+        REPLAYS: ReplayDesk(broker, ticks),
     }
-    if found.settings.stores.log == SQLITE:  # the store of servers has no place for how far a replay is
-        desks[REPLAYS] = ReplayDesk(broker, ticks)
+    if found.settings.stores.log == SQLITE:
         desks[RULE_FEEDS] = RuleFeedDesk(broker, ticks)
     return desks

@@ -537,7 +537,7 @@ class Publishing:
                 self._state.retained.settle(message.topic)
             own = accepted.own
             if isinstance(own, Replayed | Asked):
-                own.refused(self._state.replays, refusal)
+                own.refused((self._state.replays, self._tick.writes.replays), refusal)
                 continue
             if own is not None:
                 self.accept_own(message, replace(own, is_repeated=True))
