@@ -105,6 +105,7 @@ def test_a_jvm_that_has_no_memory_left_to_say_what_is_wrong_is_told(
 def test_a_job_runs_where_the_settings_say(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
+    *,
     master: str,
     tasks: int,
     elsewhere: bool,
