@@ -16,7 +16,7 @@ RUN_READY := .venv/.ready-to-run
 SERVERS_READY := .venv/.ready-for-servers
 TEST_READY := .venv/.ready-to-test
 # Distributions of their own that every installation has.
-PACKAGES := bench migrate
+PACKAGES := bench client migrate
 # Compiled once: a Python that may not keep what it has compiled takes three times as long to load the tests.
 unexport PYTHONDONTWRITEBYTECODE
 JAR_LISTS := $(wildcard src/embermq/pipeline/*_jars.txt)
@@ -163,6 +163,5 @@ $(SERVERS_READY): requirements/servers.txt $(RUN_READY)
 $(TEST_READY): requirements/test.txt client/pyproject.toml $(JAR_LISTS) $(RUN_READY)
 	@echo "Installing what the tests need into .venv"
 	@$(PIP) install --require-hashes --no-deps --no-build-isolation --requirement requirements/test.txt
-	@$(PIP) install --no-deps --no-build-isolation --editable client
 	@$(BIN)/embermq pipeline fetch-jars --set pipeline.lake_dir=s3a://tests/lake
 	@touch $@
