@@ -23,7 +23,7 @@ JAR_LISTS := $(wildcard src/embermq/pipeline/*_jars.txt)
 
 .PHONY: help
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: install
 install: $(RUN_READY) ## Make .venv with the program in it: .venv/bin/embermq
@@ -90,6 +90,10 @@ contracts: $(TEST_READY) ## Who may import whom (.importlinter)
 bench: $(RUN_READY) ## EmberMQ beside Mosquitto in one run (MOSQUITTO=PROGRAM, else Debian's; RUMQTTD=PROGRAM)
 	@$(if $(MOSQUITTO),:,scripts/debian-packages mosquitto)
 	@exec $(BIN)/python -m benchmarks.run $(ARGS)
+
+.PHONY: bench-against
+bench-against: $(RUN_READY) ## This tree in turns with the commit REV (ARGS='--work qos1 --rounds-loopback 2')
+	@exec $(BIN)/python -m benchmarks.against $(or $(REV),HEAD) $(ARGS)
 
 .PHONY: kafka
 kafka: $(TEST_READY) ## One Kafka on loopback until Ctrl-C (ARGS='--port 9092 --data FOLDER')
