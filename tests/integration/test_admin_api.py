@@ -359,7 +359,13 @@ def test_who_is_banned_is_sent_away_and_not_let_in_over_a_restart(tmp_path: Path
         assert "lasts" in await refused(banning, 400, "PUT", ban, OPERATE, json={"lasts": "soon"})
         await refused(banning, 400, "PUT", "/bans/address/nowhere", OPERATE, json={})
         await refused(banning, 400, "PUT", "/bans/animal/dog", OPERATE, json={})
-        await asked(banning, "PUT", "/bans/address/127.0.0.1%2F32", OPERATE, json={})
+        everybody = await refused(banning, 400, "PUT", "/bans/address/0.0.0.0%2F0", OPERATE, json={})
+        assert "/8 is the widest" in everybody
+        own = "/bans/address/127.0.0.1%2F32"
+        assert "even_own" in await refused(banning, 409, "PUT", own, OPERATE, json={})
+        assert "caller" in await refused(banning, 400, "PUT", f"{own}?caller=x", OPERATE, json={})
+        assert "caller" in await refused(banning, 400, "PUT", own, OPERATE, json={"caller": "192.0.2.1"})
+        await asked(banning, "PUT", own, OPERATE, json={"even_own": True})
         assert await refuses(banning, "other", "ann", PASSWORD) == ReasonCode.BANNED
 
     async def after() -> None:
@@ -389,8 +395,8 @@ def test_who_is_banned_is_sent_away_and_not_let_in_over_a_restart(tmp_path: Path
 def test_commands_reach_a_broker_by_its_api(broker: AdminBroker, name: str, tmp_path: Path) -> None:
     token = tmp_path / "token"
 
-    def typed(*words: str, scope: Scope = READ) -> tuple[int, str]:
-        token.write_text(broker.tokens[scope] + "\n")
+    def typed(*words: str, scope: Scope = READ, before: str = "") -> tuple[int, str]:
+        token.write_text(f"{before}{broker.tokens[scope]}\n")
         url = f"http://127.0.0.1:{broker.http_port}/"
         done = run_program(*words, "--url", url, "--token-file", token)
         return done.returncode, done.stdout + done.stderr
@@ -399,6 +405,9 @@ def test_commands_reach_a_broker_by_its_api(broker: AdminBroker, name: str, tmp_
         client = await connected(broker, f"{name}/1", "ann")
         code, said = await asyncio.to_thread(typed, "sessions", "list", "--match", f"{name}*")
         assert code == 0 and f"{name}/1" in said
+        for wrong, why in (("\ufeff", ""), ("é", "its first line is no token"), ("\n", "is no token")):
+            code, said = await asyncio.to_thread(partial(typed, "sessions", "list", before=wrong))
+            assert (code == 2 and why in said and said.count("\n") == 1) if why else code == 0, said
         code, said = await asyncio.to_thread(typed, "sessions", "disconnect", f"{name}/1")
         assert code == 1 and "scope operate" in said
         code, said = await asyncio.to_thread(

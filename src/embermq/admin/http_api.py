@@ -18,7 +18,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from embermq.admin.access import Access, Everything
+from embermq.admin.access import Access, Everything, may
 from embermq.admin.access import Scope as TokenScope
 from embermq.admin.access_operations import BANS
 from embermq.admin.api_docs import docs_page
@@ -123,6 +123,8 @@ def _endpoint(
         decides = operation.scope is TokenScope.ADMIN or operation.desk == BANS
         if decides and operation.method != "GET" and not operation.is_inner:
             _log.info("operation done", extra={"operation": operation.name, "token": token})
+        if operation.without_secrets is not None and not may(access, caller, TokenScope.ADMIN):
+            answer = operation.without_secrets(answer)
         if operation.is_stream:
             pieces = _while_allowed(answer, partial(access.check, caller, operation.scope))
             return StreamingResponse(pieces, headers=STREAM_HEADERS)
@@ -165,6 +167,8 @@ async def _said(operation: AdminOperation, request: Request) -> dict[str, Any]:
             said |= msgspec.to_builtins(given)
     if "only_new" in operation.request.__struct_fields__:
         said["only_new"] = request.headers.get(ONLY_NEW[0]) == ONLY_NEW[1]
+    if "caller" in operation.request.__struct_fields__:
+        said["caller"] = request.client.host if request.client is not None else ""
     return said
 
 
@@ -203,7 +207,9 @@ def _query(request: Request) -> list[tuple[str, str]]:
 
 
 def _part(name: str, raw: str) -> str:
-    """In the name of a queue `$` stands for `/`, `%24` for itself, and a leading `$queue/` says nothing."""
+    """In the name of a queue `$` stands for `/`, `%24` for itself, and a leading `$queue/` says nothing. U+0000, which
+    is in no name, may stand in front: browsers take `.` and `..` for steps, percent-encoded too."""
+    raw = raw.removeprefix("%00")
     try:
         if name != "name":
             return unquote_to_bytes(raw).decode()

@@ -71,6 +71,8 @@ GET_QUEUE = _queues(
     queue.QueueDetail,
     do=lambda desk, asked: desk.queue(asked.queue),
     summary="A queue with its settings",
+    about="Of an alert_webhook only who may change settings sees more than its host.",
+    without_secrets=queue.without_webhook,
 )
 GET_QUEUE_STATS = _queues(
     "GetQueueStats",

@@ -28,7 +28,7 @@ class Call(Struct, frozen=True):
     request: type[Message]
     response: type[Message]
 
-    async def answer(self, desk: object, asked: Message) -> Message:
+    async def answer(self, desk: object, asked: Message, *, is_admin: bool) -> Message:
         """Raises what the operation does, and RequestRefused."""
         found = self.operation.do(
             desk, request_of(self.operation, said(asked, self.operation.request), as_text=False)
@@ -37,6 +37,8 @@ class Call(Struct, frozen=True):
             found = await found
         if found is None:
             return self.response()
+        if self.operation.without_secrets is not None and not is_admin:
+            found = self.operation.without_secrets(found)
         if isinstance(found, RetryJob) and self.response is pb.RetryDeadLettersResponse:
             return pb.RetryDeadLettersResponse(messages=found.retried, job=written(pb.RetryJob, found))
         if isinstance(found, Sequence):

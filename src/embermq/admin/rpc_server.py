@@ -13,7 +13,7 @@ from typing import Any
 import grpc
 from google.protobuf.message import DecodeError
 
-from embermq.admin.access import Access, names_a_proxy
+from embermq.admin.access import Access, Scope, may, names_a_proxy
 from embermq.admin.errors import RequestRefused, RequestTooLarge, status_of
 from embermq.admin.faults import tell_of_fault
 from embermq.admin.refusals import Why
@@ -112,7 +112,7 @@ class RpcServer:
                     metadata = context.invocation_metadata()
                     caller = RpcCaller(metadata, is_near=is_near, certificate=certificate)
                     self._access.check(caller, call.operation.scope)
-                    return await self._answered(call, requests)
+                    return await self._answered(call, requests, caller)
             except Exception as error:
                 code, told, why = self._told(error, name)
             try:
@@ -124,15 +124,17 @@ class RpcServer:
 
         return handle
 
-    async def _answered(self, call: Call, requests: AsyncIterable[bytes]) -> bytes:
+    async def _answered(self, call: Call, requests: AsyncIterable[bytes], caller: RpcCaller) -> bytes:
         if self._calls >= self._settings.calls_max:
             raise _TooMany(f"{self._calls} calls are under way, as many as there may be")
         self._calls += 1
         try:
             asked = call.request.FromString(await self._request(requests))
             async with asyncio.timeout(self._settings.call_timeout_s):
-                answer: bytes = (await call.answer(self._desk, asked)).SerializeToString()
-                return answer
+                is_admin = may(self._access, caller, Scope.ADMIN)
+                answer = await call.answer(self._desk, asked, is_admin=is_admin)
+                written: bytes = answer.SerializeToString()
+                return written
         finally:
             self._calls -= 1
 

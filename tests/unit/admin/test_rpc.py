@@ -365,6 +365,25 @@ def test_tokens_have_scopes(tmp_path: Path) -> None:
     carried_out(DeskBench(), tmp_path, work, access)
 
 
+def test_where_alerts_go_is_seen_by_who_may_change_it(tmp_path: Path) -> None:
+    tokens = Tokens()
+    access = TokenAccess(tokens, lambda: 1_000)
+
+    async def work(ask: Asking) -> None:
+        letters = pb.DeadLetterConfig(enabled=True, alert_webhook="https://hooks.example/hidden")
+        asked = pb.PutQueueRequest(name="q", settings=pb.QueueSettings(dlq_config=letters))
+        admin, reader = (f"Bearer {tokens.add(scope)}" for scope in (ADMIN, READ))
+        await ask("PutQueue", asked, authorization=admin)
+        for secret, expected in (
+            (admin, "https://hooks.example/hidden"),
+            (reader, "https://hooks.example/***"),
+        ):
+            shown = await ask("GetQueue", QUEUE, authorization=secret)
+            assert shown.settings.dlq_config.alert_webhook == expected
+
+    carried_out(DeskBench(), tmp_path, work, access)
+
+
 @pytest.mark.promise("queues-41")
 @pytest.mark.parametrize("is_near", [True, False])
 def test_without_a_token_this_machine_alone_gets_in(
