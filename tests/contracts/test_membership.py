@@ -156,3 +156,8 @@ def test_a_lease_is_not_over_before_its_time(etcd: EtcdServer) -> None:
     wait_until(lambda: not one.view().nodes, WAIT_S, "the lease ends")
     assert time.monotonic() - asked_s >= left_s
     one.close()
+
+
+def test_all_nodes_have_the_secret_that_the_first_one_made(places: Places) -> None:
+    secrets = {places.new().secret() for _ in range(3)}
+    assert len(secrets) == 1

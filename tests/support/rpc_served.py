@@ -19,7 +19,6 @@ from embermq.admin.rpc_calls import SERVICE
 from embermq.admin.rpc_listener import RpcDoor
 from embermq.admin.rpc_server import RpcServer
 from embermq.admin.settings import GrpcLimits
-from embermq.admin.trail import NO_TRAIL, Trail
 
 ANSWER_S = 60
 
@@ -73,7 +72,7 @@ class Asking:
 
 @asynccontextmanager
 async def served(
-    bench: DeskBench, folder: Path, access: Access | None, refusals: Refusals, trail: Trail, **settings: int
+    bench: DeskBench, folder: Path, access: Access | None, refusals: Refusals, **settings: int
 ) -> AsyncIterator[Asking]:
     """Door and server on a port of their own."""
     given = GrpcLimits(**settings)
@@ -81,7 +80,7 @@ async def served(
 
     async def behind() -> str:
         if not servers:
-            servers.append(RpcServer(bench.desk, access or Everything(), door, trail))
+            servers.append(RpcServer(bench.desk, access or Everything(), door))
             await servers[0].start(path)
         return path
 
@@ -105,15 +104,13 @@ def carried_out(
     folder: Path,
     work: Callable[[Asking], Awaitable[None]],
     access: Access | None = None,
-    *,
-    trail: Trail = NO_TRAIL,
     **settings: int,
 ) -> dict[str, int]:
     """What was refused, by why."""
     refusals = Refusals()
 
     async def run() -> None:
-        async with served(bench, folder, access, refusals, trail, **settings) as ask:
+        async with served(bench, folder, access, refusals, **settings) as ask:
             await work(ask)
 
     uvloop.run(run())

@@ -1,9 +1,9 @@
 """This broker's place in its cluster: taken before anything is opened, kept on a thread of its own, given back last.
 
-A cluster has one slot so far, so one node serves at a time; the others stand by. Who may write is the stores' to say;
-here it is decided who should try. So a node whose lease is over, since etcd was away or the process stood still,
-serves on and registers again. One whose place another node has ends as by SIGKILL: its successor has read the stores,
-which take nothing of it any more.
+A cluster has as many slots as nodes may serve, each with stores of its own. A node takes a free one; when there is none
+it stands by until there is. Who may write is the stores' to say; here it is decided who should try. So a node whose
+lease is over, since etcd was away or the process stood still, serves on and registers again. One whose place another
+node has ends as by SIGKILL: its successor has read the stores, which take nothing of it any more.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import math
 import os
 import platform
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from threading import Event, Thread
@@ -24,6 +24,8 @@ from embermq.adapters.alone.membership import MembershipAlone
 from embermq.app.config import Settings
 from embermq.app.errors import StartError
 from embermq.app.extras import missing
+from embermq.app.slots import node_address
+from embermq.edge.settings import Address
 from embermq.ports.errors import StoreError, StoreUnavailable
 from embermq.ports.membership import (
     ClusterView,
@@ -35,8 +37,6 @@ from embermq.ports.membership import (
 )
 
 LOG = logging.getLogger("embermq")
-SLOT = 0
-"""The one there is."""
 AWAIT_ETCD_S = 30.0
 """How long a start waits for an etcd that does not answer, which may be starting too."""
 OVERDUE_S = 2.0
@@ -68,6 +68,14 @@ class ClusterSide:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._is_alone = not settings.cluster.etcd
+        slots = settings.cluster.slots
+        self._slots = range(slots)
+        self._serving: Mapping[int, Address] = {}
+        """By slot the nodes that have one, as they were seen last."""
+        self.secret = b""
+        """What the nodes of a cluster with several slots have in common."""
+        self.slot = 0
+        """The one that this node has, or tries to get."""
         self._ttl_s = float(settings.cluster.lease_ttl_s)
         self._end = end
         self._clock = clock
@@ -76,6 +84,8 @@ class ClusterSide:
             version=__version__,
             started=datetime.now(UTC).isoformat(),
             host=platform.node(),
+            slots_of_cluster=slots,
+            listen=settings.cluster.advertise or settings.cluster.listen if slots > 1 else "",
         )
         self.membership = _membership(settings)
         self._lease: NodeLease | None = None
@@ -90,8 +100,8 @@ class ClusterSide:
         self._keeper = Thread(target=self._keep, name="cluster lease", daemon=True)
 
     def join(self) -> bool:
-        """Be the node of this cluster that serves; False when another one is: then this one can `stand_by`. Waits for
-        one of this one's own id, its last run, to be out, and raises StartError when it stays.
+        """Be a node of this cluster that serves; False when others have all slots: then this one can `stand_by`. Waits
+        for one of this one's own id, its last run, to be out, and raises StartError when it stays.
 
         Behind an outage of etcd it stands by first: a node that serves on has the time of a lease to register again.
         """
@@ -102,6 +112,7 @@ class ClusterSide:
                     self._is_behind(self.membership.view().nodes)
                     return False
                 self._register()
+                self._check_slots(self.membership.view().nodes)
             except MemberRefused as refused:
                 if self._is_behind(refused.nodes):
                     return False
@@ -175,34 +186,73 @@ class ClusterSide:
             self._lease = self.membership.join(self._about, (), self._ttl_s)
         if self._clock() - self._answered_from_s < self._ttl_s:
             return False
-        try:
-            self.membership.claim(self._lease, self._about, (SLOT,))
-        except MemberRefused as refused:
-            self._is_behind(refused.nodes)
-            return False
-        return True
-
-    def _is_behind(self, nodes: Sequence[NodeView]) -> bool:
-        """Whether another node serves; it is told, once of each."""
-        for each in nodes:
-            if SLOT in each.slots and each.about.node != self._about.node:
-                whose = _shown(each.about)
-                if whose != self.standing_by:
-                    self.standing_by = whose
-                    LOG.info("stands by: node %s serves, this one takes over when it is out", whose)
+        self._check_slots(self.membership.view().nodes)
+        for _ in self._slots:
+            try:
+                self.membership.claim(self._lease, self._about, (self.slot,))
+            except MemberRefused as refused:
+                if self._is_behind(refused.nodes):
+                    return False
+            else:
                 return True
         return False
 
+    def _is_behind(self, nodes: Sequence[NodeView]) -> bool:
+        """Whether others have all slots; they are told when they are others than before. Else the first free one is
+        tried next. Raises StartError."""
+        self._check_slots(nodes)
+        others = [each for each in nodes if each.about.node != self._about.node]
+        serving = {slot: each for each in others for slot in each.slots}
+        for slot in self._slots:
+            if slot not in serving:
+                self.slot = slot
+                return False
+        whose = ", ".join(dict.fromkeys(_shown(serving[slot].about) for slot in self._slots))
+        if whose != self.standing_by:
+            self.standing_by = whose
+            LOG.info("stands by: node %s serves, this one takes over when it is out", whose)
+        return True
+
+    def _check_slots(self, nodes: Sequence[NodeView]) -> None:
+        """Clients are shared out by how many slots there are. Raises StartError when another node counts others."""
+        for each in nodes:
+            if each.about.slots_of_cluster != len(self._slots):
+                raise StartError(
+                    f"cluster.slots: node {_shown(each.about)} has {each.about.slots_of_cluster}, and this one "
+                    f"{len(self._slots)}; all nodes need the same"
+                )
+
+    def address_of(self, slot: int) -> Address | None:
+        """Of the node that has it, for other nodes; None when nobody has it now."""
+        return self._serving.get(slot)
+
+    def _note(self, nodes: Sequence[NodeView]) -> None:
+        """How other nodes are reached from now on."""
+        if len(self._slots) == 1:
+            return
+        with suppress(StoreError):  # the next change tells it
+            self.secret = self.membership.secret()
+        self._serving = {
+            slot: node_address(each.about.listen, f"node {each.about.node!r}")
+            for each in nodes
+            if each.about.listen
+            for slot in each.slots
+        }
+
     def _begin_to_serve(self) -> None:
         if self.standing_by:
-            LOG.warning("takes over from node %s, which is out", self.standing_by)
+            LOG.warning(
+                "takes over slot %d: of those that served, one is out: %s", self.slot, self.standing_by
+            )
         self.standing_by, self._serves, self._is_registered = "", True, True
+        with suppress(StoreError):  # the watch tells it
+            self._note(self.membership.view().nodes)
         if not self._is_alone:
             self._keeper.start()
 
     def _register(self) -> None:
         ttl_s = math.inf if self._is_alone else self._ttl_s
-        self._lease = self.membership.join(self._about, (SLOT,), ttl_s)
+        self._lease = self.membership.join(self._about, (self.slot,), ttl_s)
         self._is_registered = True
 
     def leave(self) -> None:
@@ -256,11 +306,12 @@ class ClusterSide:
             LOG.warning("the lease of this node was over: it has registered again")
 
     def _seen(self, view: ClusterView) -> None:
-        """What there is may have changed since. If nobody serves, this node does: it is asked for anew."""
+        """What there is may have changed since. If nobody has this node's slot, it has: it is asked for anew."""
+        self._note(view.nodes)
         if not self._serves:
             self._due.set()
             return
-        if not any(SLOT in each.slots for each in view.nodes):
+        if not any(self.slot in each.slots for each in view.nodes):
             self._is_registered = False
             self._due.set()
         if self._successor(view.nodes) is not None:
@@ -276,7 +327,7 @@ class ClusterSide:
     def _successor(self, nodes: Sequence[NodeView]) -> NodeAbout | None:
         """Who serves in place of this node, or has its id; None when nobody does."""
         for each in nodes:
-            is_in_place = SLOT in each.slots or each.about.node == self._about.node
+            is_in_place = self.slot in each.slots or each.about.node == self._about.node
             if is_in_place and each.about != self._about:
                 return each.about
         return None

@@ -46,6 +46,7 @@ from embermq.app.queue_file import check_queue_file
 from embermq.app.setting_lines import SettingLines
 from embermq.app.setting_value import convert_setting
 from embermq.app.settings import StoreSettings
+from embermq.app.slots import check_slots
 from embermq.cluster.settings import ClusterSettings
 from embermq.database.settings import SqlSettings
 from embermq.delivery.application.settings import ApplicationSettings
@@ -397,6 +398,10 @@ def _check_listeners(settings: Settings) -> None:
 
 def _check_cluster(settings: Settings) -> None:
     if not settings.cluster.etcd:
+        if settings.cluster.slots > 1:
+            raise ValueError(
+                "cluster.slots: several nodes find one another by cluster.etcd, which is not set"
+            )
         return
     try:
         parse_etcd_address(settings.cluster.etcd)
@@ -408,6 +413,7 @@ def _check_cluster(settings: Settings) -> None:
         raise ValueError(
             f"cluster.etcd: nodes of a cluster share their stores; set {lacking} to a Kafka and a Redis"
         )
+    check_slots(settings)
 
 
 def queue_settings(settings: Settings) -> DeviceSettings:

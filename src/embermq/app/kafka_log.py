@@ -30,7 +30,7 @@ from embermq.delivery.application.fed_readers import FedReaders
 from embermq.delivery.application.log_place import LogPlace, OwnPlace
 from embermq.delivery.application.parking import Parking
 from embermq.delivery.application.shared_readers import SharedPlace, SharedReaders
-from embermq.durability.log_first import LogFirstStore
+from embermq.durability.log_first import NEVER, LogFirstStore
 from embermq.durability.published_readers import NoEntries, PublishedReaders
 from embermq.durability.retention import DISPATCH
 from embermq.formats.application_logs import ApplicationLogNames
@@ -58,6 +58,10 @@ class KafkaLogSide(LogSide):
     application_logs: KafkaApplicationLogs
     ticks: LogFirstStore | None = None
     """None until the broker takes its first tick."""
+    readers: tuple[str, ...] = ()
+    """Nodes that read this log, by the names that they go by among readers."""
+    kept_from: Callable[[], int] = staticmethod(lambda: NEVER)
+    """From where on the log is needed for what is taken in from other logs."""
 
     def __init__(self, settings: Settings, known: KnownLog, post: Post) -> None:
         self._settings = settings
@@ -133,7 +137,7 @@ class KafkaLogSide(LogSide):
 
     @property
     def dispatcher_floor(self) -> int:
-        return self.ticks.dispatcher_floor if self.ticks is not None else 0
+        return min(self.ticks.dispatcher_floor, self.kept_from()) if self.ticks is not None else 0
 
     @property
     def failing(self) -> str:
@@ -149,7 +153,12 @@ class KafkaLogSide(LogSide):
 
     def open_for_retention(self) -> RetainedLog:
         log = self._retained = KafkaMessageLog(self._admin, self._topic.name, self._positions)
-        return RetainedLog(log, PublishedReaders(self.progress, log.passed, QUERIES), NoEntries(), log.close)
+        return RetainedLog(
+            log,
+            PublishedReaders(self.progress, log.passed, (*QUERIES, *self.readers)),
+            NoEntries(),
+            log.close,
+        )
 
     def open_reader(self) -> tuple[MessageLog, Callable[[], None]]:
         log = KafkaMessageLog(self._admin, self._topic.name, self._positions)
@@ -175,7 +184,7 @@ class KafkaLogSide(LogSide):
     def holding(self, sessions: Iterable[Session]) -> tuple[str, ...]:
         """A pipeline that somebody else starts counts from its first word; dispatch also while it is wanted."""
         pipeline = self._settings.pipeline
-        held: set[str] = {
+        held: set[str] = set(self.readers) | {
             query for query in pipeline.queries if pipeline.enabled or self.progress.positions(query)
         }
         if DISPATCH not in held and any(session.is_application for session in sessions):

@@ -39,6 +39,7 @@ from embermq.sessions.state import BrokerState
 from embermq.sessions.tick import Tick
 
 if TYPE_CHECKING:
+    from embermq.app.peers import Peers
     from embermq.app.redis_state import RedisState
 
 LOG = logging.getLogger("embermq")
@@ -70,6 +71,8 @@ class OpenedBroker(Struct):
     """Broker time."""
     log_life: LogLifecycle | None
     """None where application logs are a part of the message log."""
+    peers: Peers | None = None
+    """The logs of other nodes that serve; None where there are none."""
 
 
 def make_state(settings: Settings, rules: RuleSet | None, tick: Tick) -> BrokerState:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from embermq.admin.refusals import Refusals
 from embermq.admin.rpc_listener import RpcDoor
 from embermq.admin.settings import STOP_TIMEOUT_S, GrpcLimits
-from embermq.admin.trail import Trail
 from embermq.app.http_side import bind, bound_to
 from embermq.app.queue_admin import QueueAdmin
 from embermq.edge.api_listeners import ApiListeners, certificate_name
@@ -29,10 +28,7 @@ FILE_NAME = "grpc.sock"
 class RpcSide:
     """The socket between door and server is in the data directory, which nobody else may enter."""
 
-    def __init__(
-        self, data_dir: Path, settings: GrpcLimits, queues: QueueAdmin, refusals: Refusals, trail: Trail
-    ) -> None:
-        self._trail = trail
+    def __init__(self, data_dir: Path, settings: GrpcLimits, queues: QueueAdmin, refusals: Refusals) -> None:
         self._data_dir = data_dir
         self._settings = settings
         self._queues = queues
@@ -88,7 +84,7 @@ class RpcSide:
     async def _behind(self) -> str:
         async with self._turn:
             if self._server is None:
-                server = await self._queues.rpc_server(self._door, self._trail)
+                server = await self._queues.rpc_server(self._door)
                 with suppress(FileNotFoundError):  # of a broker that was killed
                     os.unlink(self._path())
                 await server.start(self._path())

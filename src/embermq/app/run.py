@@ -23,7 +23,6 @@ from embermq.access.authentication.identity import Identity
 from embermq.access.authorization.rule_set import RuleSet
 from embermq.admin.settings import GrpcLimits
 from embermq.app import out_of_memory
-from embermq.app.audit_trail import AuditTrail
 from embermq.app.authentication import Authentication
 from embermq.app.authorization import RuleFiles
 from embermq.app.cluster_side import ClusterSide, end_at_once
@@ -35,6 +34,7 @@ from embermq.app.embedded import open_embedded
 from embermq.app.errors import StartError
 from embermq.app.extras import missing
 from embermq.app.figures import Figures
+from embermq.app.homes import ClusterHomes
 from embermq.app.http_side import HttpSide
 from embermq.app.log_side import Post
 from embermq.app.opened import OpenedBroker
@@ -45,6 +45,7 @@ from embermq.app.rpc_side import RpcSide
 from embermq.app.service import BrokerService
 from embermq.app.service_unit import tell_systemd
 from embermq.app.settings import SQLITE
+from embermq.app.slots import node_address, slot_settings
 from embermq.app.standby import stand_by
 from embermq.app.static_store import open_users
 from embermq.app.terminal import Terminal
@@ -61,6 +62,7 @@ from embermq.ports.users import Users
 from embermq.sessions.client_events import ClientEvent, Tell
 
 if TYPE_CHECKING:
+    from embermq.app.peers import Peers
     from embermq.pipeline.supervisor import PipelineSupervisor
 
 LOG = logging.getLogger("embermq")
@@ -89,9 +91,13 @@ def run_broker(found: Configuration, *, accept_loss: bool = False) -> int:
     try:
         with held_data_dir(data_dir) as lock:
             check_profile(data_dir, settings)
-            open_stores = _profile(
-                data_dir, settings, partial(lock.note_log, accept_loss=accept_loss), accept_loss
+            open_stores = partial(
+                _profile,
+                data_dir,
+                found_log=partial(lock.note_log, accept_loss=accept_loss),
+                accept_loss=accept_loss,
             )
+            open_stores(settings, 0)  # what is not installed is told before anything begins
             cluster = ClusterSide(settings)
             try:
                 return uvloop.run(_Application(found, data_dir, open_stores, cluster).run())
@@ -105,7 +111,7 @@ def run_broker(found: Configuration, *, accept_loss: bool = False) -> int:
 
 
 def _profile(
-    data_dir: Path, settings: Settings, found_log: Callable[[int], None], accept_loss: bool
+    data_dir: Path, settings: Settings, slot: int, *, found_log: Callable[[int], None], accept_loss: bool
 ) -> "OpenStores":
     """How the stores are opened that the settings name. Raises StartError when a client of theirs is not installed."""
     if settings.stores.log == SQLITE:
@@ -114,7 +120,7 @@ def _profile(
         from embermq.app.servers import open_servers
     except ImportError as error:
         raise StartError(f"stores.log: {settings.stores.shown().log} needs {missing(error)}") from error
-    return partial(open_servers, data_dir, settings)
+    return partial(open_servers, data_dir, settings, slot)
 
 
 OpenStores = Callable[[Post, RuleSet | None], OpenedBroker]
@@ -138,7 +144,9 @@ class _Parts(Struct):
     events: ClientEventLog
 
 
-def _make_parts(settings: Settings, data_dir: Path, open_stores: OpenStores) -> _Parts:
+def _make_parts(
+    settings: Settings, data_dir: Path, open_stores: OpenStores, homes: ClusterHomes | None
+) -> _Parts:
     """Read what is stored and put the parts together; nobody is served yet. Raises StartError, StoreError."""
     loop = asyncio.get_running_loop()
     rule_files = RuleFiles(settings.authorization)
@@ -164,7 +172,10 @@ def _make_parts(settings: Settings, data_dir: Path, open_stores: OpenStores) -> 
         ticks,
         authentication.gate,
         settings.clients,
+        homes,
     )
+    if homes is not None:
+        homes.divide(embedded.broker.state)
     events = ClientEventLog(settings.logging.client_events_rate_max, loop)
     authentication.watch(partial(_expel, embedded, ticks))
     supervisor = _supervisor(settings, data_dir)
@@ -212,14 +223,17 @@ class _Application:
     """One run: open, serve until told to stop, close."""
 
     def __init__(
-        self, found: Configuration, data_dir: Path, open_stores: OpenStores, cluster: ClusterSide
+        self,
+        found: Configuration,
+        data_dir: Path,
+        open_stores: Callable[[Settings, int], OpenStores],
+        cluster: ClusterSide,
     ) -> None:
         self._cluster = cluster
         self._open_stores = open_stores
         self._found = found
         self._settings = found.settings
         self._data_dir = data_dir
-        self._trail = AuditTrail(data_dir)
         self._stop = asyncio.Event()
         self._terminal = Terminal()
         self._reloads: set[asyncio.Task[None]] = set()
@@ -235,7 +249,11 @@ class _Application:
             if not self._cluster.join() and not await self._stand_by():
                 LOG.info("stopped while another node served")
                 return 0
-            parts = _make_parts(self._settings, self._data_dir, self._open_stores)
+            slot = self._cluster.slot
+            open_stores = self._open_stores(self._settings, slot)
+            settings = self._settings = slot_settings(self._settings, slot)
+            homes = ClusterHomes(settings, self._cluster) if settings.cluster.slots > 1 else None
+            parts = _make_parts(settings, self._data_dir, open_stores, homes)
         except _EndedEarlyError:
             LOG.info("stopped before it was ready")
             return 0
@@ -253,10 +271,9 @@ class _Application:
                 figures=parts.figures,
                 users=parts.users,
                 membership=self._cluster.membership,
-                trail=self._trail,
             )
             surfaces = await self._open(parts, desks)
-            await parts.control.open(desks, self._trail)
+            await parts.control.open(desks)
         except StartError:
             embedded.close()
             raise
@@ -265,6 +282,8 @@ class _Application:
         listeners = (parts.server, surfaces.over_tls)
         loop.add_signal_handler(signal.SIGHUP, self._on_hangup, listeners, reload_rules)
         ticks.start_polling()
+        if embedded.peers is not None and homes is not None:
+            embedded.peers.start(homes)
         ticks.wake()
         embedded.broker.system.begin(version("embermq"))
         if parts.supervisor is not None:
@@ -333,8 +352,9 @@ class _Application:
         if parts.supervisor is not None:
             stopping.append(parts.supervisor.stop())
         await asyncio.gather(*stopping)
-        await self._trail.close()
         parts.ticks.stop()
+        if parts.embedded.peers is not None:
+            parts.embedded.peers.close()
         if parts.embedded.session_store is not None:
             await parts.embedded.session_store.close()
         parts.embedded.close()
@@ -346,9 +366,10 @@ class _Application:
     async def _open(self, parts: _Parts, desks: Desks) -> "_Surfaces":
         service, queues = parts.service, parts.queues
         settings, bound = self._settings, service.bound
+        await self._open_for_nodes(parts.server, parts.embedded.peers)
         surfaces = _Surfaces(
-            HttpSide(self._data_dir, service, desks, service.refusals["http"], self._trail),
-            RpcSide(self._data_dir, GrpcLimits(), queues, service.refusals["grpc"], self._trail),
+            HttpSide(self._data_dir, service, desks, service.refusals["http"]),
+            RpcSide(self._data_dir, GrpcLimits(), queues, service.refusals["grpc"]),
             ApiListeners(parts.embedded.broker.state),
         )
         for listener in compose_listeners(
@@ -368,6 +389,16 @@ class _Application:
             if opened:
                 bound[kind] = [*bound.get(kind, []), *opened]
         return surfaces
+
+    async def _open_for_nodes(self, server: MqttServer, peers: "Peers | None") -> None:
+        cluster = self._settings.cluster
+        if peers is None:
+            return
+        address = node_address(cluster.listen, "cluster.listen")
+        try:
+            await server.open_for_nodes(address, self._cluster.slot, peers.inflow.take_unstored)
+        except OSError as error:
+            raise StartError(f"cluster.listen: cannot listen on {address}: {_told(error)}") from error
 
     async def _open_listener(
         self, listener: Listener, server: MqttServer, surfaces: "_Surfaces"

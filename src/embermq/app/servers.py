@@ -24,9 +24,10 @@ from embermq.app.opened import (
     open_queues,
     open_retention,
 )
+from embermq.app.peers import Peers, other_slots, reader_name
 from embermq.app.places_noted import noted_places
 from embermq.app.redis_state import RedisState
-from embermq.app.store_addresses import cluster_name
+from embermq.app.slots import cluster_of, slot_settings
 from embermq.delivery.application.fed_readers import FedReaders
 from embermq.delivery.application.log_lifecycle import LogLifecycle
 from embermq.delivery.application.own_and_shared import OwnAndShared
@@ -49,18 +50,20 @@ that it had it."""
 
 
 def open_servers(
-    data_dir: Path, settings: Settings, post: Post, rules: RuleSet | None = None
+    data_dir: Path, settings: Settings, slot: int, post: Post, rules: RuleSet | None = None
 ) -> OpenedBroker:
     """Open the stores, read them, complete from the log what a crash left. Redis comes first: it knows which log is
-    ours, and how far that went. `rules`: who may do what, None for everybody everything. Raises StartError for settings
-    that cannot be, StoreError."""
+    ours, and how far that went. `slot` is this node's, of the cluster that the settings are for. `rules`: who may do
+    what, None for everybody everything. Raises StartError for settings that cannot be, StoreError."""
+    whole, settings = settings, slot_settings(settings, slot)
     clock = ClockFile(data_dir)
     tick = Tick(clock.clock.now_ms(), clock.clock.offset_ms)
     redis = RedisState(settings.stores.session, settings.redis, post)
     log_side: KafkaLogSide | None = None
+    cluster = cluster_of(settings)
     try:
         known = redis.notes.known()
-        redis.notes.check_cluster(known, cluster_name(settings.cluster.etcd))
+        redis.notes.check_cluster(known, cluster)
         known = redis.take_over(is_guarded=bool(settings.cluster.etcd))
         if not known.is_any and not settings.kafka.adopt_log:
             _check_is_new(data_dir, redis.place)
@@ -69,9 +72,12 @@ def open_servers(
         log_side = KafkaLogSide(settings, known, post)
         if not known.is_any:
             redis.notes.begin(log_side.log_end)
-        redis.notes.open(log_side.log_id, cluster_name(settings.cluster.etcd))
+        redis.notes.open(log_side.log_id, cluster)
         stores = _Stores(redis, log_side, known, clock, tick, post)
-        return _read(data_dir, settings, rules, stores)
+        opened = _read(data_dir, settings, rules, stores)
+        if settings.cluster.slots > 1:
+            opened.peers = _peers(whole, slot, opened, stores)
+        return opened
     except BaseException as error:
         redis.abandon()
         if log_side is not None:
@@ -79,6 +85,16 @@ def open_servers(
         if isinstance(error, RecordError):  # damaged, or written by a version that this one does not know
             raise StoreError(f"cannot read what the stores hold: {error}") from error
         raise
+
+
+def _peers(settings: Settings, slot: int, opened: OpenedBroker, stores: _Stores) -> Peers:
+    log_side = stores.log_side
+    peers = Peers(
+        settings, slot, broker=opened.broker, redis=stores.redis, log=log_side.log, post=stores.post
+    )
+    log_side.readers = tuple(map(reader_name, other_slots(settings, slot)))
+    log_side.kept_from = lambda: peers.kept_from
+    return peers
 
 
 def _check_is_new(data_dir: Path, place: str) -> None:
@@ -145,7 +161,7 @@ def _read(data_dir: Path, settings: Settings, rules: RuleSet | None, stores: _St
     redis.begin(log_side.end)
     redis.queues.log = log_side.records
     memory = Memory(broker, queues.queues, readers, shared, settings.device.ttl_s)
-    EmptiedRedis(redis, ticks, memory, log_side.log_id, cluster_name(settings.cluster.etcd))
+    EmptiedRedis(redis, ticks, memory, log_side.log_id, cluster_of(settings))
     life = _begin_logs(settings, log_side, state, readers, shared, is_first_run=not known.is_any)
     retention, close_retention = open_retention(data_dir, settings, log_side)
     return OpenedBroker(

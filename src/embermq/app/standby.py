@@ -11,7 +11,6 @@ from embermq.admin.cluster_desk import ClusterDesk
 from embermq.admin.operations import CLUSTER
 from embermq.admin.refusals import Refusals
 from embermq.admin.service import Health, Readiness
-from embermq.admin.trail import NO_TRAIL
 from embermq.app.cluster_side import ClusterSide
 from embermq.app.config import Settings
 from embermq.app.control import ControlSide
@@ -53,7 +52,7 @@ async def stand_by(settings: Settings, data_dir: Path, cluster: ClusterSide) -> 
     """Serve `/health`, `/ready` and `cluster status` until this node's turn has come, True, or it is told to stop. Its
     listeners over TLS stay closed. Raises StartError."""
     desks = {CLUSTER: ClusterDesk(cluster.membership)}
-    http = HttpSide(data_dir, StandbyService(cluster), desks, Refusals(), NO_TRAIL)
+    http = HttpSide(data_dir, StandbyService(cluster), desks, Refusals())
     control = ControlSide(data_dir)
     try:
         for listener in compose_listeners(
@@ -66,7 +65,7 @@ async def stand_by(settings: Settings, data_dir: Path, cluster: ClusterSide) -> 
                     raise StartError(
                         f"listeners.http: cannot listen on {listener.address}: {error}"
                     ) from error
-        await control.open(desks, NO_TRAIL)
+        await control.open(desks)
         tell_systemd("READY=1\nSTATUS=stands by")
         return await on_own_thread(cluster.stand_by, "stands by")
     finally:

@@ -19,6 +19,15 @@ class ClusterSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """What this node is called, as no other one is; empty is the name of the machine."""
     lease_ttl_s: Annotated[int, Meta(ge=2, le=600)] = 5
     """A node that etcd has not heard of for that long is out: another one may take over."""
+    slots: Annotated[int, Meta(ge=1, le=16)] = 1
+    """How many nodes serve at a time, each for its share of the clients; the others stand by. The same on every node,
+    and for good."""
+    listen: str = ""
+    """`HOST:PORT` for other nodes, which hand over clients that belong to this one; needed with `slots` above 1."""
+    advertise: str = ""
+    """How other nodes reach that, when it is not by `listen`."""
+    plaintext: bool = False
+    """Whether `listen` may be elsewhere than on loopback: what nodes say to one another is not encrypted."""
 
     def __repr__(self) -> str:
         """Without passwords, so that no log can hold them."""

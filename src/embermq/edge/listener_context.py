@@ -1,7 +1,7 @@
 """What the connections of one listener share."""
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from embermq.access.authentication.gate import Gate, Visitor
 from embermq.edge.connect_check import ConnectCheck
@@ -33,6 +33,12 @@ def _terms(own: OwnSettings, settings: MqttSettings) -> Terms | None:
     )
 
 
+class Aborted(Protocol):
+    """What can be ended at once."""
+
+    def abort(self) -> None: ...
+
+
 class ListenerContext:
     """A listener's side of its connections."""
 
@@ -58,6 +64,8 @@ class ListenerContext:
         self.client_type = ClientType[listener.own.client_type.upper()]
         self.connect_timeout_ms = int(connect_timeout_s * 1000)
         self.connections: set[Connection] = set()
+        self.doors: set[Aborted] = set()
+        """Connections that are not, or not here, those of a client."""
         self.empty = asyncio.Event()
         """Set while there is no connection."""
         self.empty.set()

@@ -1,18 +1,22 @@
 """Listeners for MQTT, and their orderly end."""
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
 from msgspec import Struct
 
 from embermq.access.authentication.gate import Gate
+from embermq.edge.client_door import ClientDoor
 from embermq.edge.connection import Connection
 from embermq.edge.connection_limits import Admission, ConnectionSlot
 from embermq.edge.listener_context import ListenerContext
 from embermq.edge.listener_settings import Listener
 from embermq.edge.listening_sockets import Factory, Handshakes, Listening, bind
-from embermq.edge.settings import Address, ClientSettings, UnixAddress
+from embermq.edge.node_door import NodeDoor, NodeListenerContext
+from embermq.edge.node_link import Homes
+from embermq.edge.settings import Address, ClientSettings, OwnSettings, UnixAddress
 from embermq.edge.tick_loop import TickLoop
 from embermq.edge.tls import context_of
 from embermq.intake.broker import Broker
@@ -43,7 +47,10 @@ class MqttServer:
         ticks: TickLoop,
         gate: Gate,
         settings: ClientSettings,
+        homes: Homes | None = None,
     ) -> None:
+        """`homes` says which clients belong to other nodes; None: all belong here."""
+        self._homes = homes
         self._broker = broker
         self._ticks = ticks
         self._gate = gate
@@ -53,6 +60,31 @@ class MqttServer:
         counters = broker.state.counters
         self._admission = Admission(settings, counters)
         self._handshakes = Handshakes(counters)
+
+    async def open_for_nodes(self, address: Address, slot: int, take: Callable[[bytes], None]) -> None:
+        """Listen for other nodes, which hand over clients of this node's slot; `take` gets records of messages that
+        they send. Raises OSError."""
+        assert self._homes is not None, "there is a cluster"
+        door = NodeListenerContext(
+            self._broker,
+            self._ticks,
+            self._gate,
+            Listener("node", address, OwnSettings(), None, None, "cluster", frozenset()),
+            Admission(ClientSettings(), self._broker.state.counters),  # their own nodes have counted them
+            connect_timeout_s=self._settings.connect_timeout_s,
+        )
+        listening = Listening(
+            await bind(address, ""),
+            partial(NodeDoor, self._homes, slot, door, take=take),
+            door.admission,
+            self._handshakes,
+            handshake_s=self._settings.connect_timeout_s,
+            proxied=False,
+            on_refused=door.refused,
+        )
+        self._doors.append(door)
+        self._listening.append((door, listening))
+        listening.serve(None)
 
     async def open(self, listener: Listener) -> list[Address | UnixAddress]:
         """Listen; returns the addresses with their real ports.
@@ -89,14 +121,16 @@ class MqttServer:
         return [Address(sock.getsockname()[0], sock.getsockname()[1]) for sock in sockets]
 
     def _factory(self, door: ListenerContext, listener: Listener) -> Factory:
+        served = partial(Connection, door)
+        client = served if self._homes is None else partial(ClientDoor, self._homes, door, served)
         if listener.websocket is not None:
             from embermq.edge.websocket_connection import (
                 WebSocketConnection,
             )  # only loaded when it is spoken
 
-            made: Factory = partial(WebSocketConnection, door, listener.websocket)
+            made: Factory = partial(WebSocketConnection, door, listener.websocket, client)
         else:
-            made = partial(Connection, door)
+            made = client
         if listener.tls is None:
             return made
 
@@ -164,3 +198,5 @@ class MqttServer:
             door.entrance.stop()
             for connection in list(door.connections):
                 connection.abort()
+            for each in list(door.doors):
+                each.abort()

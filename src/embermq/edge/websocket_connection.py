@@ -1,8 +1,10 @@
 """One WebSocket connection: between the network and the MQTT connection that it carries."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, cast
 
+from embermq.edge.client_door import ClientDoor
 from embermq.edge.connection import DRAINED_BYTES_MAX, REST_BYTES_MAX, Connection
 from embermq.edge.connection_limits import ConnectionSlot
 from embermq.edge.listener_context import ListenerContext
@@ -11,17 +13,19 @@ from embermq.edge.websocket import WebSocket
 
 
 class WebSocketConnection(asyncio.Protocol):
-    """Frames of one client to bytes for its `Connection`. The time to CONNECT includes the upgrade."""
+    """Frames of one client to bytes for what `client` makes, its `Connection` or who finds its node. The time to
+    CONNECT includes the upgrade."""
 
     def __init__(
         self,
         door: ListenerContext,
         settings: WebSocketSettings,
+        client: Callable[[ConnectionSlot, Address | None], Connection | ClientDoor],
         place: ConnectionSlot,
         source: Address | None = None,
     ) -> None:
         self._door = door
-        self._mqtt = Connection(door, place, source)
+        self._mqtt = client(place, source)
         self._websocket = WebSocket(settings)
         self._network: asyncio.Transport | None = None
         self._rest = b""
@@ -89,6 +93,10 @@ class WebSocketConnection(asyncio.Protocol):
             network.close()
         else:
             self._mqtt.eof_received()
+
+    def carry(self, client: Connection) -> None:
+        """What comes is for this one from now on."""
+        self._mqtt = client
 
     def hold(self) -> None:
         """Do not read until `read_on`."""
@@ -171,6 +179,9 @@ class _Frames(asyncio.Transport):
 
     def close(self) -> None:
         self._owner.close()
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        self._owner.carry(cast(Connection, protocol))
 
     def abort(self) -> None:
         self._network.abort()

@@ -22,7 +22,6 @@ newer broker and an older job understand each other. Known tags:
                    its certificate. It is carried as fields that a reader does not know are, see `publisher_in`
     6 addressed    nothing: the record is for the logs in its stamps alone, whoever has subscribed to its topic
     7 rules        names of the rules that the message comes of, the first one first, with commas between them
-    8 replayed     of a message that came in as a numbered one of a replay or a rule: i64 its number, rest: the id
     255 header     a foreign header of a record in Kafka, see model.kafka_record: never written here
 
 A batch is the plain concatenation of records; record i of a batch has offset base + i. Whoever decodes a record checks
@@ -69,7 +68,7 @@ FIELD_ORIGIN = 4
 FIELD_PUBLISHER = 5
 FIELD_ADDRESSED = 6
 FIELD_RULES = 7
-FIELD_REPLAYED = 8
+FIELD_SLOT = 8
 FIELD_HEADER = 255
 
 HEAD = Layout(">IIBBq")
@@ -81,6 +80,7 @@ _FIELD = Layout(">BI")
 _I64 = Layout(">q")
 _STAMP_TAIL = Layout(">qBB")
 _ORIGIN = Layout(">qH")
+_SLOT = Layout(">HQ")
 _NO_FIELDS = b"\x00\x00\x00\x00"
 _CHECKED_HEAD = Layout(">BBq")
 _SIZES = Layout(">II")
@@ -114,7 +114,7 @@ class Origin(Struct, frozen=True, gc=False):
 
 class LogRecord(Struct, frozen=True):
     """A decoded record. `unknown_fields` holds (tag, bytes) pairs that are only carried, in their order: those of a
-    newer writer, and `FIELD_PUBLISHER`."""
+    newer writer, `FIELD_PUBLISHER` and `FIELD_SLOT`."""
 
     message: Message
     stamps: tuple[Stamp, ...] = ()
@@ -136,22 +136,22 @@ def publisher_in(record: LogRecord) -> tuple[str, str] | None:
     return None
 
 
+def slot_field(slot: int, position: int) -> tuple[int, bytes]:
+    """That a record is a copy of the one at this position of another slot's log."""
+    return FIELD_SLOT, _SLOT.pack(slot, position)
+
+
+def slot_in(record: LogRecord) -> tuple[int, int] | None:
+    """Slot and position of the record that this one is a copy of; None when it is none."""
+    for tag, value in record.unknown_fields:
+        if tag == FIELD_SLOT and len(value) == _SLOT.size:
+            return _SLOT.unpack(value)
+    return None
+
+
 def is_addressed(record: LogRecord) -> bool:
     """Whether it is for the logs in its stamps alone."""
     return any(tag == FIELD_ADDRESSED for tag, _ in record.unknown_fields)
-
-
-def replayed_field(replay: str, number: int) -> tuple[int, bytes]:
-    """Which message of which replay it is, for the `unknown_fields` of `encode_record`."""
-    return FIELD_REPLAYED, _I64.pack(number) + replay.encode()
-
-
-def replayed_in(record: LogRecord) -> tuple[str, int] | None:
-    """Id of the replay and number in it; None for a message that is of none."""
-    for tag, value in record.unknown_fields:
-        if tag == FIELD_REPLAYED and len(value) > _I64.size:
-            return value[_I64.size :].decode(errors="replace"), int(_I64.unpack_from(value)[0])
-    return None
 
 
 def encode_stamps(stamps: tuple[Stamp, ...]) -> bytes:

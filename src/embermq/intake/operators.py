@@ -31,6 +31,7 @@ class OperatorsPublishing:
         if is_for_queue:
             message = replace(message, retain=False)  # queues retain nothing
         elif not message.qos and not message.retain:
+            self._state.share.relay(message)
             self._publishing.publish_unstored(message)
             return None
         if message.retain and not refusing.has_room(message):

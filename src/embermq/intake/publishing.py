@@ -110,8 +110,7 @@ class Publishing:
         session = link.session
         if session is None:
             return
-        properties = packet.properties
-        topic = packet.topic
+        topic, properties = packet.topic, packet.properties
         if properties is not None or not topic:
             resolved = resolve_alias(link, topic, properties, self._state.settings.topic_alias_maximum)
             if resolved is None:
@@ -152,8 +151,9 @@ class Publishing:
             self._ask_queue(link, session, packet, message, queue)
             return
         if qos == 0 and not retain and queue is None:
+            self._state.share.relay(message)
             if not match.is_empty:
-                self._deliver_now(Accepted(message, b"", match, None, 0))
+                self.deliver_now(Accepted(message, b"", match, None, 0))
             return
         state = self._state
         if (
@@ -193,6 +193,7 @@ class Publishing:
             message = replace(message, retain=False)
         accepted = Accepted(message, b"", match, None, 0, own=own)
         if queue is None and message.qos == 0 and not message.retain:
+            state.share.relay(message)
             self._deliver_live(accepted)
             return True
         if queue is not None and queue.aim is QueueAim.RESPOND and state.queues is not None:
@@ -223,10 +224,10 @@ class Publishing:
         return accepted.refusal
 
     def publish_unstored(self, message: Message) -> None:
-        """Deliver a message of QoS 0 that is nobody's and stays nowhere."""
+        """Deliver a message of QoS 0 that is nobody's and stays nowhere, to clients of this node."""
         match = self._state.router.match_for(message.topic, message.publisher)
         if not match.is_empty:
-            self._deliver_now(Accepted(message, b"", match, None, 0))
+            self.deliver_now(Accepted(message, b"", match, None, 0))
 
     def _repeat(self, link: Link, packet: Publish, receiving: set[int]) -> None:
         """A QoS 2 message that is held already: it is acknowledged in its place, and nothing else is asked."""
@@ -339,6 +340,9 @@ class Publishing:
         when it is refused after all."""
         state, tick, message = self._state, self._tick, accepted.message
         match, link, qos = accepted.match, accepted.link, message.qos
+        order = state.share.retain_order
+        if message.retain and order is not None and not isinstance(accepted.own, Replayed):
+            message = accepted.message = order.own(message)
         # What is QoS 0 has reached applications already, so its record names none.
         fields = source_of(state, permissions) if message.retain else ()
         if accepted.own is not None:
@@ -383,9 +387,9 @@ class Publishing:
     def _deliver_live(self, accepted: Accepted) -> None:
         """What does not wait for its record, once: also when that is made again after a failed commit."""
         if accepted.own is None or not accepted.own.is_repeated:
-            self._deliver_now(accepted)
+            self.deliver_now(accepted)
 
-    def _deliver_now(self, accepted: Accepted) -> None:
+    def deliver_now(self, accepted: Accepted) -> None:
         """The direct way: receivers that keep nothing, up to QoS 1, and everybody's QoS 0."""
         direct = self._state.direct
         match = accepted.match
@@ -537,7 +541,7 @@ class Publishing:
                 self._state.retained.settle(message.topic)
             own = accepted.own
             if isinstance(own, Replayed | Asked):
-                own.refused((self._state.replays, self._tick.writes.replays), refusal)
+                own.refused(self._state.replays, refusal)
                 continue
             if own is not None:
                 self.accept_own(message, replace(own, is_repeated=True))

@@ -17,6 +17,10 @@ class NodeAbout(Struct, frozen=True, kw_only=True):
     version: str
     started: str
     host: str
+    slots_of_cluster: int = 1
+    """How many it believes there are; all nodes have to say the same."""
+    listen: str = ""
+    """`host:port` for other nodes."""
 
 
 class NodeView(Struct, frozen=True, kw_only=True):
@@ -91,6 +95,10 @@ class Membership(ABC):
         """Have this called with what there is, and with what there is after every change; several changes may be told
         as one. On a thread of the adapter's, one call at a time, until `close`. While the service does not answer
         nothing is told."""
+
+    @abstractmethod
+    def secret(self) -> bytes:
+        """A random text that nodes of the cluster have in common, made by the first that asks; "" in this process."""
 
     @abstractmethod
     def close(self) -> None:

@@ -49,6 +49,7 @@ UNSPEAKABLE_IN_3 = frozenset(
 STORE_AWAY = "sessions cannot be stored or read now"
 NO_ROOM = "the disk is full: neither a new session nor a will can be stored"
 QUEUE_NAME = "client ids that begin with $share/ are kept for the queues of shared subscriptions"
+ELSEWHERE = "what the client proves to be has another node than the client id that it sends"
 UNKNOWN_METHOD = "this authentication method is not offered"
 Opened = Callable[[Link], None]
 RefusesWill = Callable[[Link, Will, Permissions | None], PublishRefusal | None]
@@ -140,7 +141,7 @@ class Connecting:
     def connect(self, link: Link, packet: Connect, identity: Identity) -> None:
         """Decide about a CONNECT of an authenticated client. CONNACK follows when what it says is durable."""
         self.introduce(link, packet)
-        client_id = identity.client_id or packet.client_id or identity.new_client_id
+        client_id = identity.client_id or packet.client_id or self._state.share.own_id(identity.new_client_id)
         principal = Principal(identity.username, client_id, identity.certificate)
         link.client_id, link.user = client_id, identity.username
         if self.is_banned(link):
@@ -284,6 +285,8 @@ class Connecting:
         self, link: Link, packet: Connect, client_id: str, permissions: Permissions | None
     ) -> tuple[ReasonCode, str] | None:
         """Why the client may not enter with this CONNECT, if it may not; `client_id` is "" for one that we make."""
+        if not self._state.share.is_own(link.client_id):
+            return ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, ELSEWHERE
         if not client_id:
             empty_allowed = packet.version == ProtocolVersion.V5 or (
                 packet.version == ProtocolVersion.V311 and packet.clean_start  # [MQTT 3.1.1, MQTT-3.1.3-8]

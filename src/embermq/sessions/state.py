@@ -23,6 +23,7 @@ from embermq.sessions.durable_queues import DurableQueues
 from embermq.sessions.group_queues import GroupQueues
 from embermq.sessions.link import Link
 from embermq.sessions.listener_terms import Terms
+from embermq.sessions.node_share import NodeShare
 from embermq.sessions.quotas import Quotas
 from embermq.sessions.session import Session
 from embermq.sessions.session_table import SessionTable
@@ -42,6 +43,9 @@ the next ones are. So many clients may connect while Redis is away: then records
 
 class BrokerState:
     """Sessions, subscriptions and retained messages in memory, and the present tick."""
+
+    share = NodeShare()
+    """Of a cluster's node that others serve beside."""
 
     def __init__(
         self,
@@ -113,6 +117,11 @@ class BrokerState:
         """Id of a replay -> the number of its next message; those before are in the log, or in the present tick. They
         are kept for ever: a piece that comes late is known as a repeat."""
         self.generation_next = self._generations_reserved = self._generations_stored = 1
+
+    @property
+    def common_terms(self) -> Terms:
+        """What clients may do where their listener says nothing else."""
+        return self._terms
 
     def terms_of(self, link: Link) -> Terms:
         """What the client of a connection may do at all."""

@@ -59,10 +59,9 @@ class Replayed(Struct, frozen=True):
     fields: RecordFields = ()
     is_repeated: ClassVar[bool] = False
 
-    def refused(self, replays: tuple[dict[str, int], ...], _: PublishRefusal) -> None:
+    def refused(self, replays: dict[str, int], _: PublishRefusal) -> None:
         """Its tick could not be stored. Its program asks again: it has been told of nothing that was not stored."""
-        for known in replays:
-            known[self.replay] = min(self.number, known.get(self.replay, self.number))
+        replays[self.replay] = min(self.number, replays.get(self.replay, self.number))
 
 
 class Asked(Struct):
@@ -74,7 +73,7 @@ class Asked(Struct):
     is_repeated: ClassVar[bool] = False
     fields: ClassVar[RecordFields] = ()
 
-    def refused(self, _: tuple[dict[str, int], ...], refusal: PublishRefusal) -> None:
+    def refused(self, _: dict[str, int], refusal: PublishRefusal) -> None:
         """Its tick could not be stored."""
         self.refusal = refusal
 

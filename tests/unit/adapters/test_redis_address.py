@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from embermq.adapters.redis.address import RedisAddress, parse_address
+from embermq.adapters.redis.address import RedisAddress, parse_address, with_database
 from embermq.ports.store_node import Node
 
 
@@ -70,3 +70,21 @@ def test_an_address_shows_neither_user_nor_password() -> None:
     assert str(address) == "rediss+cluster://here:7000,[::1]:7001"
     assert repr(address) == f"RedisAddress({address})"
     assert f"{parse_address('redis://:secret@here/2')}" == "redis://here:6379/2"
+
+
+@pytest.mark.parametrize(
+    ("url", "more", "expected"),
+    [
+        ("redis://box:6379", 1, "redis://box:6379/1"),
+        ("redis://box/2", 3, "redis://box/5"),
+        ("rediss://:p%40ss@box/?ca_file=/a/b.pem", 1, "rediss://:p%40ss@box/1?ca_file=/a/b.pem"),
+    ],
+)
+def test_a_url_with_another_database(url: str, more: int, expected: str) -> None:
+    assert with_database(url, more) == expected
+    assert parse_address(expected).database == parse_address(url).database + more
+
+
+def test_there_is_no_database_of_any_number() -> None:
+    with pytest.raises(ValueError, match="from 0 to"):
+        with_database("redis://box/65535", 1)

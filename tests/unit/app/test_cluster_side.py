@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import NoReturn
 
 import pytest
+from msgspec.structs import replace
 from tests.support.waiting import wait_until
 
 from embermq.adapters.alone.membership import MembershipAlone
@@ -48,14 +49,22 @@ class Silent(MembershipAlone):
 class Side:
     """A ClusterSide by a clock that is moved by hand."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, service: Silent | None = None) -> None:
+    def __init__(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        service: Silent | None = None,
+        *,
+        node: str = "one",
+        slots: int = 1,
+    ) -> None:
         self.now_s = 1_000.0
         self.ended: list[str] = []
         self.service = service or Silent("cars", lambda: self.now_s)
         monkeypatch.setattr(cluster_side, "_membership", lambda _settings: self.service)
         monkeypatch.setattr(cluster_side, "RETRY_S", 0.001)
         monkeypatch.setattr(cluster_side, "RENEWALS", 1_000)
-        self.side = ClusterSide(IN_ETCD, end=self.ended.append, clock=lambda: self.now_s)
+        settings = replace(IN_ETCD, cluster=replace(IN_ETCD.cluster, node=node, slots=slots))
+        self.side = ClusterSide(settings, end=self.ended.append, clock=lambda: self.now_s)
 
 
 def test_a_broker_without_a_cluster_is_alone() -> None:
@@ -271,3 +280,37 @@ def test_the_end_is_told_and_nothing_is_closed(
     end("cluster: why")
     assert codes == [1]
     assert capfd.readouterr().err == "embermq: cluster: why: the broker ends, another one may serve by now\n"
+
+
+def test_each_node_takes_a_free_slot_and_one_more_stands_by_for_all_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first = Side(monkeypatch, node="a", slots=2)
+    second = Side(monkeypatch, first.service, node="b", slots=2)
+    third = Side(monkeypatch, first.service, node="c", slots=2)
+    assert first.side.join() and second.side.join()
+    assert (first.side.slot, second.side.slot) == (0, 1)
+    assert not third.side.join()
+    assert third.side.standing_by.count("'") == 4
+    with ThreadPoolExecutor(1) as pool:
+        turn = pool.submit(third.side.stand_by)
+        wait_until(lambda: len(first.service.view().nodes) == 3, WAIT_S, "it is there")
+        third.now_s += TTL_S + 1
+        second.side.leave()
+        assert turn.result(WAIT_S)
+    assert third.side.slot == 1
+    assert [list(node.slots) for node in first.service.view().nodes] == [[0], [1]]
+    assert first.ended == second.ended == third.ended == []
+    first.side.leave()
+    third.side.leave()
+
+
+def test_nodes_that_count_other_slots_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = Side(monkeypatch, node="a", slots=2)
+    assert first.side.join()
+    for slots in (1, 3):
+        other = Side(monkeypatch, first.service, node="b", slots=slots)
+        with pytest.raises(StartError, match=f"has 2, and this one {slots}"):
+            other.side.join()
+        other.side.leave()
+    first.side.leave()

@@ -96,6 +96,9 @@ class MembershipAlone(Membership):
             self._watchers.append(changed)
             changed(self.view())
 
+    def secret(self) -> bytes:
+        return b""
+
     def close(self) -> None:
         self._watchers.clear()
 

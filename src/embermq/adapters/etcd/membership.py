@@ -4,6 +4,7 @@
 |---|---|
 | `/embermq/NAME/nodes/ID` | what the node says of itself, JSON |
 | `/embermq/NAME/slots/N` | the id of the node that has the slot |
+| `/embermq/NAME/secret` | by which nodes know one another, random; there once a node has asked for it, and stays |
 
 A node's epoch is the revision in which its key came, which etcd gives once.
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
+from secrets import token_bytes
 from threading import Thread
 from typing import TypeVar
 
@@ -35,6 +37,7 @@ LOG = logging.getLogger("embermq.etcd")
 Answer = TypeVar("Answer")
 ANSWER_S = 5.0
 """How long one question may take, other members included."""
+SECRET_BYTES = 32
 
 
 class EtcdMembership(Membership):
@@ -130,6 +133,18 @@ class EtcdMembership(Membership):
                 return
             if answer.events:
                 yield answer
+
+    def secret(self) -> bytes:
+        key = f"{self._prefix}secret".encode()
+        self._call(
+            "KV/Txn",
+            pb.TxnRequest(
+                compare=[pb.Compare(target=pb.Compare.CREATE, key=key, create_revision=0)],
+                success=[pb.RequestOp(request_put=pb.PutRequest(key=key, value=token_bytes(SECRET_BYTES)))],
+            ),
+            pb.TxnResponse,
+        )
+        return self._rows([key])[0].value
 
     def close(self) -> None:
         self._link.close()

@@ -71,6 +71,15 @@ def parse_address(url: str) -> RedisAddress:
     )
 
 
+def with_database(url: str, more: int) -> str:
+    """The same URL with a database whose number is higher by `more`. Raises ValueError."""
+    number = _database(str(parse_address(url).database + more))
+    scheme, _, rest = url.partition("://")
+    credentials, at, place = rest.rpartition("@")
+    hosts, question, options = place.partition("?")
+    return f"{scheme}://{credentials}{at}{hosts.partition('/')[0]}/{number}{question}{options}"
+
+
 def _database(text: str) -> int:
     if not (text.isascii() and text.isdigit() and int(text[:9]) <= DATABASE_MAX):
         raise ValueError(f"has a database behind the last '/' that is not a number from 0 to {DATABASE_MAX}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from embermq.adapters.redis.blocking import BlockingRedis
 from embermq.adapters.redis.fence import EPOCH, end_older, epoch_keys
@@ -25,6 +25,8 @@ from embermq.ports.known_log import KnownLog
 
 CLUSTER = "cluster"
 """The field of `LOG_KEY` with the cluster that the data belongs to, "" or missing for none."""
+PEER = "slot-"
+"""How fields of `LOG_KEY` begin that say how far the log of another slot has been taken in."""
 OUR_KEYS = (SESSION_PREFIX, WILL_PREFIX, RETAINED_PREFIX, GROUP_PREFIX, QUEUE_PREFIX)
 """How keys begin without which there is nothing of ours: what else belongs to a client stands beside its session."""
 
@@ -60,6 +62,21 @@ class RedisLogNotes:
             generations=max(1, generations),
             cluster=cluster.decode(errors="replace") if isinstance(cluster, bytes) else "",
         )
+
+    def peers(self, slots: Sequence[int]) -> dict[int, tuple[int, int]]:
+        """By slot how far its log has been taken in here, and the end of this log then; see `note_peer`. 0 for both of
+        what nothing is known of."""
+        found = self._redis.command(LOG_KEY, "HMGET", LOG_KEY, *(f"{PEER}{slot}" for slot in slots))
+        assert isinstance(found, list)
+        peers: dict[int, tuple[int, int]] = {}
+        for slot, value in zip(slots, found, strict=True):
+            text = value.decode(errors="replace") if isinstance(value, bytes) else "0:0"
+            position, _, end = text.partition(":")
+            try:
+                peers[slot] = int(position), int(end)
+            except ValueError as error:
+                raise self._unfit(f"key {LOG_KEY!r}, field {PEER}{slot}: {error}") from error
+        return peers
 
     def begin(self, end: int) -> None:
         """Of a log that nothing was known of, what is below `end` is owed to nobody, and that stays so: without marks

@@ -23,7 +23,7 @@ from embermq.adapters.redis.application_writer import RedisApplicationWriter
 from embermq.adapters.redis.floor_marks import MARK, MARK_S, FloorMarks
 from embermq.adapters.redis.group_owners import GroupOwners
 from embermq.adapters.redis.link import RedisLink
-from embermq.adapters.redis.log_notes import CLUSTER
+from embermq.adapters.redis.log_notes import CLUSTER, PEER
 from embermq.adapters.redis.owners import Owners
 from embermq.adapters.redis.queue_owners import QueueOwners
 from embermq.adapters.redis.queue_writer import RedisQueueWriter
@@ -33,7 +33,6 @@ from embermq.adapters.redis.unanswered import Unanswered
 from embermq.adapters.redis.wire import ignore
 from embermq.formats.redis_layout import (
     LOG_KEY,
-    REPLAYS_KEY,
     SCHEMA_KEY,
     client_keys,
     encode_retained,
@@ -48,7 +47,6 @@ from embermq.ports.state_writer import StateWriter
 from embermq.ports.tick_store import Stored
 
 NOTE_LOG = read_script("note_log")
-NOTE_REPLAYS = read_script("note_replays")
 SCRIPTS = (
     *session_writer.SCRIPTS,
     *application_writer.SCRIPTS,
@@ -57,7 +55,6 @@ SCRIPTS = (
     *queue_store.SCRIPTS,
     MARK,
     NOTE_LOG,
-    NOTE_REPLAYS,
 )
 """All that the link has to know."""
 
@@ -107,10 +104,6 @@ class RedisStateWriter(StateWriter):
         self.applications.submit(writes)
         self._queues.submit(writes.queues, base, log_end, writes.records)
         self._sessions.end(writes.session.deleted_sessions)
-        if writes.replays:
-            args = [word for replay in writes.replays.items() for word in replay]
-            answered = self._unanswered.asked_for_nobody()
-            self._link.ask(REPLAYS_KEY, NOTE_REPLAYS, (REPLAYS_KEY,), args, answered)
         self._post(all_asked)  # never before this call returns, also when there was nothing to do
 
     def when_stored(self, owner: int, call: Stored) -> None:
@@ -119,6 +112,12 @@ class RedisStateWriter(StateWriter):
     def note_log(self, end: int, generations: int, noted: Stored) -> None:
         args = (end, generations, "")
         self._link.ask(LOG_KEY, NOTE_LOG, (LOG_KEY,), args, partial(self._noted, noted))
+
+    def note_peer(self, slot: int, position: int, end: int, noted: Stored) -> None:
+        """The log of another slot is taken in up to a position, while this one ends so; of what is above the one no
+        copy stands below the other."""
+        words = ("HSET", LOG_KEY, f"{PEER}{slot}", f"{position}:{end}")
+        self._link.command(LOG_KEY, words, lambda _: noted())
 
     def note_end(self, end: int, *, in_order: bool) -> None:
         self._link.ask(LOG_KEY, NOTE_LOG, (LOG_KEY,), (end, 0, int(in_order)), self._unanswered.count)

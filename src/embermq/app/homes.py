@@ -1,0 +1,45 @@
+"""Which node a client of a cluster belongs to."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from embermq.app.cluster_side import ClusterSide
+from embermq.app.config import Settings
+from embermq.cluster.slots import own_id, slot_of
+from embermq.edge.settings import Address
+from embermq.mqtt.wire.packets import Connect
+from embermq.sessions.state import BrokerState
+
+
+class ClusterHomes:
+    """By the client's slot, and the node that has that now."""
+
+    def __init__(self, settings: Settings, cluster: ClusterSide) -> None:
+        self._slots = settings.cluster.slots
+        self._by_user = settings.clients.username_as_client_id
+        self._cluster = cluster
+
+    def home_of(self, packet: Connect) -> tuple[int, Address | None] | None:
+        """See `edge.node_link.Homes`. Who brings no client id is served here and gets one that belongs here."""
+        client_id = (packet.username if self._by_user else packet.client_id) or ""
+        if not client_id or self._is_own(client_id):
+            return None
+        slot = slot_of(client_id, self._slots)
+        return slot, self._cluster.address_of(slot)
+
+    def address_of(self, slot: int) -> Address | None:
+        """See `edge.node_link.Homes`."""
+        return self._cluster.address_of(slot)
+
+    def secret(self) -> bytes:
+        """See `edge.node_link.Homes`."""
+        return self._cluster.secret
+
+    def divide(self, state: BrokerState) -> None:
+        """Have the broker serve this node's clients alone."""
+        state.share.is_own = self._is_own
+        state.share.own_id = partial(own_id, slot=self._cluster.slot, slots=self._slots)
+
+    def _is_own(self, client_id: str) -> bool:
+        return slot_of(client_id, self._slots) == self._cluster.slot

@@ -1,0 +1,143 @@
+"""The logs of a cluster's other slots, read into this node's broker."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from threading import Event
+
+from msgspec.structs import replace
+
+from embermq.adapters.kafka.peer_log import KafkaPeerLog
+from embermq.app.config import Settings
+from embermq.app.log_side import Post
+from embermq.app.redis_state import RedisState
+from embermq.app.slots import slot_prefix
+from embermq.app.store_addresses import kafka_address
+from embermq.cluster.inflow import Inflow
+from embermq.edge.node_link import Homes
+from embermq.edge.node_messages import NodeSender
+from embermq.formats.log_record import RecordError, decode_record, slot_in, split_batch
+from embermq.intake.broker import Broker
+from embermq.ports.message_log import MessageLog
+from embermq.ports.peer_logs import PeerLog, PeerRecords
+from embermq.sessions.node_share import NodeShare
+
+NOTE_MS = 1_000
+"""How often it is noted how far the logs of others have been taken in."""
+WAIT_S = 0.5
+READ_RECORDS = 1_000
+READ_BYTES = 4 * 1024 * 1024
+
+
+def reader_name(slot: int) -> str:
+    """How a slot's node is called among those that read the logs of others."""
+    return f"slot-{slot}"
+
+
+def other_slots(settings: Settings, slot: int) -> list[int]:
+    """All but one."""
+    return [other for other in range(settings.cluster.slots) if other != slot]
+
+
+class Peers:
+    """Of the node that has `slot`; the settings are those of the whole cluster. Raises StoreError."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        slot: int,
+        *,
+        broker: Broker,
+        redis: RedisState,
+        log: MessageLog,
+        post: Post,
+    ) -> None:
+        broker.state.share = NodeShare()
+        self._post = post
+        self._redis = redis
+        self._state = broker.state
+        self._closing = Event()
+        self._sender: NodeSender | None = None
+        self._done: dict[int, tuple[int, int]] = {}
+        """By slot the position up to which its log is taken in, and the end of our own then."""
+        slots = other_slots(settings, slot)
+        at = redis.notes.peers(slots)
+        copied = _copied(log, min(end for _, end in at.values()), broker.state.log_end)
+        self.inflow = Inflow(broker.state, broker.publishing, slot, copied, self._note)
+        self._kept_from = {other: end for other, (_, end) in at.items()}
+        self._logs: dict[int, PeerLog] = {}
+        address = kafka_address(settings.stores.log)
+        for other in slots:
+            kafka = replace(settings.kafka, prefix=slot_prefix(settings.kafka.prefix, other))
+            self._logs[other] = KafkaPeerLog(address, kafka, reader_name(slot))
+        self._begin = {other: max(position, copied.get(other, 0)) for other, (position, _) in at.items()}
+
+    def start(self, homes: Homes) -> None:
+        """The broker takes ticks from now on."""
+        sender = self._sender = NodeSender(homes, tuple(self._logs))
+        sender.start()
+        self._state.share.relay = sender.send
+        for slot, log in self._logs.items():
+            log.start(self._begin[slot], partial(self._take, slot))
+        self._look()
+
+    @property
+    def kept_from(self) -> int:
+        """From here on this node's own log tells, after a crash, what it has taken in."""
+        return min(self._kept_from.values())
+
+    @property
+    def failing(self) -> str:
+        """Why the log of another slot cannot be read, "" while all can."""
+        return next((log.failing for log in self._logs.values() if log.failing), "")
+
+    def _take(self, slot: int, found: PeerRecords) -> None:
+        """On the thread of the log's reader."""
+        done = Event()
+        self._post(partial(self.inflow.take, slot, found, done.set))
+        while not done.wait(WAIT_S) and not self._closing.is_set():
+            pass
+
+    def _note(self, slot: int, position: int, log_end: int) -> None:
+        self._done[slot] = position, log_end
+
+    def _look(self) -> None:
+        """Note what is done, also what has been noted before: the Redis may have been emptied meanwhile."""
+        for slot, (position, log_end) in self._done.items():
+            noted = partial(self._noted, slot, position, log_end)
+            self._redis.writer.note_peer(slot, position, log_end, noted)
+        state = self._state
+        state.timers.at(state.tick.now_ms + NOTE_MS, self._look)
+
+    def _noted(self, slot: int, position: int, log_end: int) -> None:
+        self._kept_from[slot] = max(self._kept_from[slot], log_end)
+        self._logs[slot].told(position)
+
+    def close(self) -> None:
+        """Take nothing in any more."""
+        self._closing.set()
+        if self._sender is not None:
+            self._sender.close()
+        for log in self._logs.values():
+            log.close()
+
+
+def _copied(log: MessageLog, start: int, end: int) -> Mapping[int, int]:
+    """By slot the position behind the last record of it that this log has a copy of, from `start` on."""
+    found: dict[int, int] = {}
+    at = start
+    while at < end:
+        batches = log.read(at, records_max=READ_RECORDS, bytes_max=READ_BYTES)
+        if not batches:
+            break
+        for batch in batches:
+            for frame in split_batch(batch.body, batch.record_count):
+                try:
+                    source = slot_in(decode_record(frame))
+                except RecordError:
+                    continue  # recovery counts it
+                if source is not None:
+                    found[source[0]] = max(found.get(source[0], 0), source[1] + 1)
+        at = batches[-1].base_offset + batches[-1].record_count
+    return found

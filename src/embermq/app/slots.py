@@ -1,0 +1,86 @@
+"""The slots of a cluster: each has stores of its own, which the node that has it writes alone.
+
+A slot's message log is a topic of its own and its session data a database of the Redis: so whatever is true of one
+broker and its stores (one writer, fences, positions, floors, recovery) is true of each slot.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from embermq.adapters.redis.address import parse_address, with_database
+from embermq.app.store_addresses import cluster_name
+from embermq.edge.settings import Address
+from embermq.edge.settings import parse_address as parse_listener
+
+if TYPE_CHECKING:
+    from embermq.app.config import Settings
+
+
+def slot_settings(settings: Settings, slot: int) -> Settings:
+    """Those of the node that has this slot. The first one's stores are those of a cluster with one."""
+    if not slot:
+        return settings
+    return replace(
+        settings,
+        kafka=replace(settings.kafka, prefix=slot_prefix(settings.kafka.prefix, slot)),
+        stores=replace(settings.stores, session=with_database(settings.stores.session, slot)),
+    )
+
+
+def cluster_of(settings: Settings) -> str:
+    """What the data belongs to: a cluster of another name, or with other slots, would not find it where it looks. ""
+    for a broker that is in none."""
+    name, slots = cluster_name(settings.cluster.etcd), settings.cluster.slots
+    return f"{name} with {slots} slots" if slots > 1 else name
+
+
+def slot_prefix(prefix: str, slot: int) -> str:
+    """How the Kafka topics of a slot begin."""
+    return f"{prefix}.slot-{slot}" if slot else prefix
+
+
+def node_address(text: str, setting: str) -> Address:
+    """Raises ValueError."""
+    try:
+        address = parse_listener(text)
+    except ValueError as error:
+        raise ValueError(f"{setting}: {error}") from None
+    if not isinstance(address, Address) or not address.port:
+        raise ValueError(f"{setting}: {text!r} is not HOST:PORT, by which other nodes reach this one")
+    return address
+
+
+def check_slots(settings: Settings) -> None:
+    """Raises ValueError, with the setting first, for what several nodes that serve at once cannot do yet."""
+    cluster = settings.cluster
+    if cluster.slots == 1:
+        return
+    if not cluster.listen:
+        raise ValueError(
+            f"cluster.listen: needed with cluster.slots of {cluster.slots}: HOST:PORT for other nodes"
+        )
+    listen = node_address(cluster.listen, "cluster.listen")
+    if cluster.advertise:
+        node_address(cluster.advertise, "cluster.advertise")
+    if not (listen.is_loopback or cluster.plaintext):
+        raise ValueError(
+            f"cluster.listen: {listen} is not on loopback, and what nodes say to one another is not encrypted: use a "
+            "network that is, and set cluster.plaintext"
+        )
+    if parse_address(settings.stores.session).cluster:
+        raise ValueError(
+            "cluster.slots: each slot has a database of the Redis, and a Redis Cluster has one; use redis://"
+        )
+    unfit = {
+        "pipeline.enabled": settings.pipeline.enabled,
+        "queues.enabled": settings.queues.enabled,
+        "mqtt.shared_subscription_available": settings.mqtt.shared_subscription_available,
+    }
+    wrong = " and ".join(name for name, given in unfit.items() if given)
+    if wrong:
+        raise ValueError(
+            f"cluster.slots: with {cluster.slots}, set {wrong} to false: they work with one slot only so far"
+        )

@@ -1,0 +1,166 @@
+"""Messages that other nodes have taken come to the sessions of this one.
+
+Each node reads the logs of all others. What a kept session here wants, or what is retained, gets a record in this
+node's own log, as if a client of this node had published it: from there on all goes its usual way, and is safe from the
+death of this node by what makes everything else safe. The record says which one it is a copy of, so that after a crash
+nothing is copied twice. What only sessions want that end with their connection is delivered and not recorded.
+
+Copies follow the order of the log that they come from. One piece of a log is taken after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from embermq.formats.log_record import (
+    LogRecord,
+    RecordError,
+    decode_record,
+    is_addressed,
+    slot_field,
+    slot_in,
+)
+from embermq.intake.publishing import HELD_UP, Publishing
+from embermq.ports.peer_logs import PeerRecords
+from embermq.routing.retain_order import RetainOrder
+from embermq.sessions.state import BrokerState
+from embermq.sessions.tick import Accepted, Replayed
+
+RETRY_MS = 100
+"""A message that the log takes later is tried again after that."""
+Noted = Callable[[int, int, int], None]
+
+
+class _Piece(Struct):
+    """`next` is the index of the record that is to be taken; `is_recorded` tells whether one of them has a record."""
+
+    slot: int
+    found: PeerRecords
+    then: Callable[[], None]
+    next: int = 0
+    is_recorded: bool = False
+
+
+class Inflow:
+    """`copied` has by slot the position up to which records of it are in this node's log already. `noted` is called
+    with a slot, the position up to which all of it is done, and the end of this node's log then: copies of what is
+    above the one stand above the other."""
+
+    def __init__(
+        self, state: BrokerState, publishing: Publishing, slot: int, copied: Mapping[int, int], noted: Noted
+    ) -> None:
+        self._state = state
+        self._publishing = publishing
+        self._copied = dict(copied)
+        self._noted = noted
+        self._order = state.share.retain_order = RetainOrder(slot, partial(_held, state, slot))
+        self.copies = 0
+        """Messages of others that got a record here."""
+        self.delivered = 0
+        """Those that were delivered without one."""
+        self.refused = 0
+        """Those that this node's log does not take."""
+
+    def take(self, slot: int, found: PeerRecords, then: Callable[[], None]) -> None:
+        """Take a piece of a slot's log; `then` is called when all of it is done or in this node's log. One piece of a
+        slot at a time."""
+        self._state.tick.wake()
+        self._go_on(_Piece(slot, found, then))
+
+    def take_unstored(self, frame: bytes) -> None:
+        """Take a message of QoS 0 that a client of another node has published."""
+        state = self._state
+        state.tick.wake()
+        record = _own_record(state, frame, "a message of another node")
+        if record is not None and not record.message.is_expired(state.tick.now_ms):
+            self._publishing.publish_unstored(record.message)
+
+    def _go_on(self, piece: _Piece) -> None:
+        records = piece.found.records
+        while piece.next < len(records):
+            position, frame = records[piece.next]
+            if position >= self._copied.get(piece.slot, 0) and not self._take(piece, position, frame):
+                state = self._state
+                state.timers.at(state.tick.now_ms + RETRY_MS, partial(self._go_on, piece))
+                return
+            piece.next += 1
+        if piece.is_recorded:
+            self._state.tick.batch.after_log.append(partial(self._recorded, piece))
+        else:
+            self._done(piece)
+
+    def _recorded(self, piece: _Piece) -> None:
+        """The log has the batch in which the last record of the piece was, or has refused it and has taken the next."""
+        first = self._state.replays.pop(_name(piece.slot), None)
+        if first is None:
+            self._done(piece)
+            return
+        piece.next = next(i for i, (position, _) in enumerate(piece.found.records) if position >= first)
+        self._go_on(piece)
+
+    def _done(self, piece: _Piece) -> None:
+        self._noted(piece.slot, piece.found.end, self._state.log_end)
+        piece.then()
+
+    def _take(self, piece: _Piece, position: int, frame: bytes) -> bool:
+        """False when it is to be tried again later."""
+        state, slot = self._state, piece.slot
+        record = _own_record(state, frame, f"position {position} of slot {slot}")
+        if record is None:
+            return True
+        message = record.message
+        if message.is_expired(state.tick.now_ms):
+            return True
+        match = state.router.match(message.topic)
+        if match.no_local:
+            match = state.router.match_for(message.topic, message.publisher)
+        retain = message.retain and self._order.is_newer(message, slot)
+        if retain and not self._publishing.refusing.has_room(message):
+            retain = False
+        if not (retain or match.durable or match.applications or match.groups):
+            if match.direct:
+                self.delivered += 1
+                self._publishing.deliver_now(Accepted(message, b"", match, None, 0))
+            return True
+        if message.retain and not retain:
+            message = replace(message, retain=False)
+        fields = (*record.unknown_fields, slot_field(slot, position))
+        refusal = self._publishing.accept_operators(message, Replayed(_name(slot), position, fields), match)
+        if refusal is HELD_UP:
+            return False
+        if refusal is None:
+            self.copies += 1
+            piece.is_recorded = True
+        else:
+            self.refused += 1
+        return True
+
+
+def _own_record(state: BrokerState, frame: bytes, where: str) -> LogRecord | None:
+    """None for what is a copy itself, is for sessions of its own node alone, or cannot be read."""
+    record = state.damaged.decode(frame, where)
+    if record is None or is_addressed(record) or slot_in(record) is not None:
+        return None
+    return record
+
+
+def _name(slot: int) -> str:
+    """Of a slot among replays."""
+    return f"slot/{slot}"
+
+
+def _held(state: BrokerState, slot: int, topic: str) -> tuple[int, int] | None:
+    """The stamp of a retained message."""
+    row = state.retained.get(topic)
+    if row is None:
+        return None
+    try:
+        record = decode_record(row.record)
+    except RecordError:
+        return None
+    source = slot_in(record)
+    return record.message.accepted_ms, slot if source is None else source[0]

@@ -1,0 +1,171 @@
+"""The listener for other nodes of a cluster, which hand over connections of clients that belong here, and messages."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from copy import copy
+from typing import cast
+
+from embermq.access.authentication.gate import Visitor
+from embermq.edge.connection import Connection
+from embermq.edge.connection_limits import ConnectionSlot
+from embermq.edge.listener_context import ListenerContext
+from embermq.edge.node_link import (
+    NONCE_BYTES,
+    SIZE_BYTES,
+    Homes,
+    Introduced,
+    IntroductionError,
+    Messages,
+    read_introduction,
+)
+from embermq.edge.settings import Address
+from embermq.model.client_type import ClientType
+from embermq.sessions.listener_terms import Terms
+
+
+class NodeListenerContext(ListenerContext):
+    """`introduced` is what another node says of a client; None before that has been read."""
+
+    introduced: Introduced | None = None
+
+    def introduce(self, introduced: Introduced) -> NodeListenerContext:
+        """The same for one client, which counts among the others."""
+        found = copy(self)
+        found.introduced = introduced
+        found.terms = Terms(
+            introduced.max_qos,
+            introduced.protocol_versions,  # type: ignore[arg-type]
+            introduced.allow_empty_client_id,
+        )
+        return found
+
+    def visitor(self, source: Address | None, transport: asyncio.Transport | None) -> Visitor:
+        """What its listener knew."""
+        told = self.introduced
+        assert told is not None, "only who is introduced comes so far"
+        return Visitor(
+            told.loopback,
+            told.allow_anonymous,
+            ClientType[told.client_type],
+            told.certificate_name,
+            told.host,
+            told.certificate,
+        )
+
+
+class NodeDoor(asyncio.Protocol):
+    """Of one connection, until the introduction is there."""
+
+    closing = paused = False
+
+    def __init__(
+        self,
+        homes: Homes,
+        slot: int,
+        door: NodeListenerContext,
+        place: ConnectionSlot,
+        _source: Address | None = None,
+        *,
+        take: Callable[[bytes], None],
+    ) -> None:
+        self._homes = homes
+        self._slot = slot
+        self._door = door
+        self._take = take
+        self._place = place
+        self._nonce = os.urandom(NONCE_BYTES)
+        self._held = b""
+        self._transport: asyncio.Transport | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self.peer = ""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self.peer = str(self._transport.get_extra_info("peername"))
+        self._door.doors.add(self)
+        timeout_s = self._door.connect_timeout_ms / 1000
+        self._timer = asyncio.get_running_loop().call_later(
+            timeout_s, self._refuse, "no introduction in time"
+        )
+        self._transport.write(self._nonce)
+
+    def data_received(self, data: bytes) -> None:
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        self._held += data
+        try:
+            found = read_introduction(self._held, self._nonce, self._homes.secret)
+        except IntroductionError as error:
+            self._refuse(str(error))
+            return
+        if found is None:
+            return
+        introduced, rest = found
+        if introduced.slot != self._slot:
+            self._refuse(f"it looks for slot {introduced.slot}, and this node has {self._slot}")
+            return
+        if isinstance(introduced, Messages):
+            self._stop_timer()
+            following = NodeMessages(self._take, self._end_messages)
+            transport.set_protocol(following)
+            following.data_received(rest)
+            return
+        self._stop()
+        client = Address(introduced.host, introduced.port)
+        connection = Connection(self._door.introduce(introduced), self._place, client)
+        transport.set_protocol(connection)
+        connection.connection_made(transport)
+        if rest:
+            connection.data_received(rest)
+
+    def _refuse(self, why: str) -> None:
+        self._door.refused(self.peer, why)
+        self.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop()
+        self._door.admission.leave(self._place)
+
+    def _end_messages(self) -> None:
+        self.connection_lost(None)
+
+    def abort(self) -> None:
+        """End it at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _stop(self) -> None:
+        self._transport = None
+        self._door.doors.discard(self)
+        self._stop_timer()
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+
+class NodeMessages(asyncio.Protocol):
+    """Records of messages that another node sends, each behind its length."""
+
+    def __init__(self, take: Callable[[bytes], None], ended: Callable[[], None]) -> None:
+        self._take = take
+        self._ended = ended
+        self._held = b""
+
+    def data_received(self, data: bytes) -> None:
+        held = self._held + data if self._held else data
+        at = 0
+        while len(held) - at >= SIZE_BYTES:
+            end = at + SIZE_BYTES + int.from_bytes(held[at : at + SIZE_BYTES])
+            if end > len(held):
+                break
+            self._take(held[at + SIZE_BYTES : end])
+            at = end
+        self._held = held[at:]
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._ended()

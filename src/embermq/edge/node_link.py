@@ -1,0 +1,147 @@
+"""What nodes of a cluster say to one another: one hands over a client's connection, or messages that no log has.
+
+Who is called begins with `NONCE_BYTES` that are random. The caller answers with an introduction: four bytes of length,
+what is to come as JSON, and an HMAC over both by the secret that the nodes have in common. Of a client its own bytes
+follow, and answers come back, as they are. Of messages their records follow, each behind four bytes of its length.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+from collections.abc import Callable
+from hashlib import sha256
+from typing import Protocol
+
+import msgspec
+from msgspec import Struct
+
+from embermq.edge.settings import Address
+from embermq.mqtt.wire.packets import Connect
+
+NONCE_BYTES = 16
+PROOF_BYTES = 32
+SIZE_BYTES = 4
+CALL_S = 3.0
+"""How long a node has to answer a call."""
+INTRODUCTION_BYTES_MAX = 64 * 1024
+
+
+class IntroductionError(ValueError):
+    """What came is no introduction of a node of this cluster."""
+
+
+class Messages(Struct, frozen=True, kw_only=True, tag="messages"):
+    """Those of QoS 0 that clients of another node publish, for `slot`."""
+
+    slot: int
+
+
+class Introduced(Struct, frozen=True, kw_only=True, tag="client"):
+    """A client as the node that it has connected to knows it. `slot` is the one it is taken to belong to; the rest is
+    what its listener says of it."""
+
+    slot: int
+    host: str
+    port: int
+    loopback: bool
+    allow_anonymous: bool | None
+    client_type: str
+    certificate_name: str | None
+    certificate: str
+    max_qos: int
+    protocol_versions: tuple[str, ...]
+    allow_empty_client_id: bool
+
+
+class Homes(Protocol):
+    """Where clients belong to."""
+
+    def home_of(self, packet: Connect) -> tuple[int, Address | None] | None:
+        """None when it is this node; else the slot and who has it, None when nobody does now."""
+        ...
+
+    def address_of(self, slot: int) -> Address | None:
+        """Who has a slot; None when nobody does now."""
+        ...
+
+    def secret(self) -> bytes:
+        """What the nodes have in common."""
+        ...
+
+
+Introduction = Introduced | Messages
+
+
+def encode_introduction(introduced: Introduction, nonce: bytes, secret: bytes) -> bytes:
+    """Who comes, and that a node of the cluster says so."""
+    told = msgspec.json.encode(introduced)
+    told = len(told).to_bytes(SIZE_BYTES) + told
+    return told + _proof(nonce + told, secret)
+
+
+def read_introduction(
+    data: bytes, nonce: bytes, secret: Callable[[], bytes]
+) -> tuple[Introduction, bytes] | None:
+    """What comes and what follows; None when there is more to come. Raises IntroductionError."""
+    size = int.from_bytes(data[:SIZE_BYTES])
+    if size > INTRODUCTION_BYTES_MAX:
+        raise IntroductionError(f"an introduction of {size} bytes, more than {INTRODUCTION_BYTES_MAX}")
+    end = SIZE_BYTES + size
+    if len(data) < max(SIZE_BYTES, end + PROOF_BYTES):
+        return None
+    known = secret()
+    if not known:
+        raise IntroductionError("this node does not know the secret of its cluster yet")
+    if not hmac.compare_digest(data[end : end + PROOF_BYTES], _proof(nonce + data[:end], known)):
+        raise IntroductionError("it has another secret than this cluster")
+    try:
+        introduced: Introduction = msgspec.json.decode(data[SIZE_BYTES:end], type=Introduction)
+    except msgspec.MsgspecError as error:
+        raise IntroductionError(f"an introduction that cannot be read: {error}") from None
+    return introduced, data[end + PROOF_BYTES :]
+
+
+async def call_node(
+    address: Address, protocol: Callable[[asyncio.Future[bytes]], asyncio.Protocol]
+) -> tuple[asyncio.Transport, bytes]:
+    """Connect to another node; returns what it begins with, of which `protocol` tells. Raises OSError, also when it
+    takes too long, and EOFError."""
+    loop = asyncio.get_running_loop()
+    nonce: asyncio.Future[bytes] = loop.create_future()
+    far = None
+    try:
+        async with asyncio.timeout(CALL_S):
+            far, _ = await loop.create_connection(lambda: protocol(nonce), address.host, address.port)
+            return far, await nonce
+    except BaseException:
+        if far is not None:
+            far.abort()
+        raise
+
+
+class NonceReader(asyncio.Protocol):
+    """Reads what a node begins with; `take` gets what follows."""
+
+    def __init__(self, nonce: asyncio.Future[bytes]) -> None:
+        self._nonce = nonce
+        self._begin = b""
+
+    def data_received(self, data: bytes) -> None:
+        if self._nonce.done():
+            self.take(data)
+            return
+        self._begin += data
+        if len(self._begin) >= NONCE_BYTES:
+            self._nonce.set_result(self._begin[:NONCE_BYTES])
+
+    def take(self, data: bytes) -> None:
+        """What comes behind it."""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self._nonce.done():
+            self._nonce.set_exception(exc or EOFError("it closed the connection"))
+
+
+def _proof(text: bytes, secret: bytes) -> bytes:
+    return hmac.digest(secret, text, sha256)

@@ -1,0 +1,41 @@
+"""Message logs that other nodes write, read as they grow."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+
+from msgspec import Struct
+
+
+class PeerRecords(Struct, frozen=True):
+    """A piece of a log: positions and records in order. `end`: there is nothing else below it."""
+
+    records: Sequence[tuple[int, bytes]]
+    end: int
+
+
+Take = Callable[[PeerRecords], None]
+"""Called on the reader's own thread with one piece after another; the next one is read when it returns."""
+
+
+class PeerLog(ABC):
+    """Of one other slot. Guarantees: every record from the place where it begins is taken, in order and once; a log
+    that is not there yet is waited for, one that does not answer is tried again for ever."""
+
+    @abstractmethod
+    def start(self, at: int, take: Take) -> None:
+        """Begin to read at this position."""
+
+    @abstractmethod
+    def told(self, position: int) -> None:
+        """Say to the log's writer that nothing below this position is needed here any more. Does not wait."""
+
+    @property
+    @abstractmethod
+    def failing(self) -> str:
+        """Why it cannot be read now, "" while it can."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Read no more. A `take` that is under way is to return."""

@@ -1,0 +1,163 @@
+"""Several nodes that serve at once: clients connect to any of them, and see what they would see on one broker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from random import Random
+
+import pytest
+from tests.faults.fleet import V5, V311, Fleet
+from tests.faults.traffic import Place
+from tests.support.broker_process import BrokerProcess, free_port
+from tests.support.etcd_server import EtcdServer
+from tests.support.mqtt_client import MqttClient, run
+from tests.support.waiting import wait_for
+
+from embermq.cluster.slots import slot_of
+from embermq.mqtt.wire.packets import Publish, Subscription
+
+WAIT_S = 90.0
+LEASE_S = 2
+SLOTS = 2
+KILLS = 2
+MESSAGES = 250
+
+
+def node(etcd: EtcdServer, servers: dict[str, object], folder: Path, name: str) -> BrokerProcess:
+    settings = servers | {"cluster.etcd": f"{etcd.url}/cars", "cluster.lease_ttl_s": LEASE_S}
+    settings |= {"cluster.node": name, "cluster.slots": SLOTS, "cluster.listen": f"127.0.0.1:{free_port()}"}
+    settings |= {"queues.enabled": False, "mqtt.shared_subscription_available": False}
+    return BrokerProcess(folder / name, settings=settings | {"device.queue_limit": 60_000})
+
+
+@contextmanager
+def nodes(
+    etcd: EtcdServer, servers: dict[str, object], folder: Path, *, spare: bool = False
+) -> Iterator[list[BrokerProcess]]:
+    """One for each slot, by slot, and one that stands by."""
+    names = ["zero", "one"]
+    found = [node(etcd, servers, folder, name) for name in names]
+    with ExitStack() as started:
+        for each in found:
+            started.callback(each.close)
+            each.start()
+        if spare:
+            found.append(node(etcd, servers, folder, "spare"))
+            started.callback(found[-1].close)
+            found[-1].launch()
+        yield found
+
+
+def id_of(slot: int, name: str) -> str:
+    """A client id of this slot."""
+    return next(each for number in range(1_000) if slot_of(each := f"{name}-{number}", SLOTS) == slot)
+
+
+def arrived(client: MqttClient, count: int) -> bool:
+    return sum(message.qos > 0 for message in client.messages) >= count
+
+
+async def tell_without_a_log(clients: list[MqttClient]) -> None:
+    """Each client publishes with QoS 0 until every one has heard of it: nodes find one another soon, not at once."""
+    for number, client in enumerate(clients):
+        topic = f"a/0/{number}"
+
+        def heard(topic: str = topic, client: MqttClient = client) -> bool:
+            client.send(Publish(topic, b"x"))
+            return all(any(message.topic == topic for message in each.messages) for each in clients)
+
+        await wait_for(heard, WAIT_S, topic)
+
+
+class AnyPlace(Place):
+    """One of the nodes, another one with each connection."""
+
+    def __init__(self, ports: list[int], random: Random) -> None:
+        self.ports = ports
+        self.random = random
+
+    @property
+    def port(self) -> int:  # type: ignore[override]
+        return self.random.choice(self.ports)
+
+
+@pytest.mark.promise("cluster-3")
+def test_a_client_may_connect_to_any_node_and_reaches_all_clients(
+    etcd: EtcdServer, servers: dict[str, object], tmp_path: Path
+) -> None:
+    async def scenario(found: list[BrokerProcess]) -> None:
+        clients = []
+        for home in range(SLOTS):
+            for by in range(SLOTS):
+                client = MqttClient(id_of(home, f"s{by}"))
+                await client.connect(found[by].port)
+                await client.subscribe(Subscription("a/#", 2))
+                clients.append(client)
+        for qos in (1, 2):
+            for number, client in enumerate(clients):
+                await client.publish(f"a/{qos}/{number}", b"x", qos=qos)
+        await tell_without_a_log(clients)
+        for client in clients:
+            await wait_for(partial(arrived, client, 2 * len(clients)), WAIT_S, client.client_id)
+            topics = [message.topic for message in client.messages if message.qos]
+            assert sorted(topics) == sorted(f"a/{qos}/{n}" for qos in (1, 2) for n in range(len(clients)))
+
+    with nodes(etcd, servers, tmp_path) as found:
+        run(scenario(found))
+        for each in found:
+            assert each.stop() == 0
+            assert "Traceback" not in each.output()
+
+
+@pytest.mark.promise("cluster-7", "cluster-8")
+@pytest.mark.long_rounds
+def test_nothing_is_lost_or_doubled_when_nodes_that_serve_are_killed(
+    seed: int, etcd: EtcdServer, servers: dict[str, object], tmp_path: Path
+) -> None:
+    random = Random(seed)
+
+    async def scenario(found: list[BrokerProcess]) -> None:
+        fleet = Fleet(found[0].port, random, topics=5, window=50)
+        place = AnyPlace([each.port for each in found], random)
+        for client in (
+            *fleet.publishers,
+            fleet.subscriber("steady-3.1.1", V311),
+            fleet.subscriber("steady-5", V5),
+        ):
+            client.place = place
+        for number in range(3):
+            fleet.subscriber(f"restless-{number}", V5, restless_s=0.3).place = place
+        await fleet.start_subscribers()
+        fleet.start_publishers()
+        for _ in range(KILLS):
+            fleet.allow(MESSAGES)
+            await asyncio.sleep(random.uniform(0.02, 0.6))
+            spare = found.pop()
+            victim = found.pop(random.randrange(SLOTS))
+            before = starts(spare)
+            victim.kill()
+            await wait_for(partial(serves_anew, spare, before), WAIT_S, "the spare serves")
+            victim.launch()
+            found += [spare, victim]
+            fleet.check()
+        await wait_for(lambda: not any(each.allowance for each in fleet.publishers), WAIT_S, "all is taken")
+        await fleet.drain()
+        await fleet.stop()
+        assert fleet.acknowledged() == len(fleet.publishers) * KILLS * MESSAGES
+        fleet.judge()
+
+    with nodes(etcd, servers, tmp_path, spare=True) as found:
+        run(scenario(found), 600)
+
+
+def starts(node: BrokerProcess) -> int:
+    """How often it has begun to serve."""
+    return node.output_from(0).count(b"\nready\n")
+
+
+def serves_anew(node: BrokerProcess, before: int) -> bool:
+    return starts(node) > before

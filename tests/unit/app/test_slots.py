@@ -1,0 +1,62 @@
+"""Settings of a cluster with several slots."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from embermq.app.config import Settings
+from embermq.app.settings import StoreSettings
+from embermq.app.slots import check_slots, cluster_of, slot_settings
+from embermq.cluster.settings import ClusterSettings
+from embermq.pipeline.settings import PipelineSettings
+from embermq.queues.settings import BrokerQueueSettings
+from embermq.sessions.settings import MqttSettings
+
+TWO = Settings(
+    cluster=ClusterSettings(etcd="etcd://box/cars", slots=2, listen="127.0.0.1:7946"),
+    stores=StoreSettings(log="kafka://box", session="redis://box/3"),
+    pipeline=PipelineSettings(enabled=False),
+    queues=BrokerQueueSettings(enabled=False),
+    mqtt=MqttSettings(shared_subscription_available=False),
+)
+
+
+def with_cluster(**given: object) -> Settings:
+    return replace(TWO, cluster=replace(TWO.cluster, **given))
+
+
+def test_each_slot_has_stores_of_its_own() -> None:
+    check_slots(TWO)
+    assert slot_settings(TWO, 0) == TWO
+    one = slot_settings(TWO, 1)
+    assert (one.kafka.prefix, one.stores.session) == ("embermq.slot-1", "redis://box/4")
+    assert replace(one, kafka=TWO.kafka, stores=TWO.stores) == TWO
+    assert cluster_of(TWO) == "cars with 2 slots"
+    assert cluster_of(with_cluster(slots=1)) == "cars"
+    assert cluster_of(Settings()) == ""
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        (with_cluster(listen=""), r"^cluster.listen: needed with cluster.slots of 2"),
+        (with_cluster(listen="127.0.0.1:0"), "is not HOST:PORT"),
+        (with_cluster(listen="unix:/a"), "is not HOST:PORT"),
+        (with_cluster(advertise="box"), "^cluster.advertise: "),
+        (with_cluster(listen="0.0.0.0:7946"), "is not on loopback"),
+        (replace(TWO, stores=replace(TWO.stores, session="redis+cluster://box")), "a Redis Cluster has one"),
+        (replace(TWO, pipeline=PipelineSettings(enabled=True)), "set pipeline.enabled to false"),
+        (
+            replace(TWO, queues=BrokerQueueSettings(), mqtt=MqttSettings()),
+            "queues.enabled and mqtt.shared_subscription_available to false",
+        ),
+    ],
+)
+def test_what_several_slots_cannot_do_yet_is_refused_by_name(settings: Settings, text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        check_slots(settings)
+
+
+def test_off_loopback_what_nodes_say_has_to_be_allowed_in_the_clear() -> None:
+    check_slots(with_cluster(listen="192.0.2.1:7946", plaintext=True, advertise="box:7946"))

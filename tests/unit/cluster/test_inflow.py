@@ -1,0 +1,164 @@
+"""Messages of other slots: each is copied once, in order, for whom it concerns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tests.support.hand_driven import HandDrivenBroker
+
+from embermq.cluster.inflow import Inflow
+from embermq.formats.log_record import (
+    LogRecord,
+    decode_record,
+    encode_record,
+    iter_frames,
+    slot_field,
+    slot_in,
+)
+from embermq.model.message import Message
+from embermq.ports.errors import StoreFull
+from embermq.ports.peer_logs import PeerRecords
+from embermq.sessions.node_share import NodeShare
+
+HERE, THERE = 0, 1
+
+
+class Node:
+    """Of slot 0; pieces come from slot 1."""
+
+    def __init__(self, copied: dict[int, int] | None = None) -> None:
+        self.hand = HandDrivenBroker()
+        self.noted: list[tuple[int, int, int]] = []
+        state, publishing = self.hand.state, self.hand.broker.publishing
+        state.share = NodeShare()
+        self.inflow = Inflow(state, publishing, HERE, copied or {}, self._note)
+        self.taken = 0
+
+    def _note(self, slot: int, position: int, log_end: int) -> None:
+        self.noted.append((slot, position, log_end))
+
+    def _then(self) -> None:
+        self.taken += 1
+
+    def take(self, *frames: bytes, at: int = 0) -> None:
+        """A piece whose first record has this position."""
+        records = list(enumerate(frames, at))
+        self.inflow.take(THERE, PeerRecords(records, at + len(frames)), self._then)
+
+    def log(self) -> list[LogRecord]:
+        batches = self.hand.store.batches
+        return [decode_record(frame) for _, records, _ in batches for frame in iter_frames(b"".join(records))]
+
+    def copies(self) -> list[tuple[bytes, tuple[int, int] | None]]:
+        return [(record.message.payload, slot_in(record)) for record in self.log()]
+
+
+def frame(payload: bytes, *, topic: str = "t", qos: int = 1, retain: bool = False, at_ms: int = 0) -> bytes:
+    return encode_record(Message(topic, payload, qos, retain, "p", 5, at_ms))
+
+
+def frames(*payloads: bytes, qos: int = 1) -> Iterator[bytes]:
+    return (frame(payload, qos=qos) for payload in payloads)
+
+
+def test_what_a_kept_session_wants_is_copied_and_delivered_in_order() -> None:
+    node = Node()
+    kept, passing = node.hand.keeps("kept"), node.hand.connects("passing")
+    for link in (kept, passing):
+        link.subscribes("t")
+    node.take(*frames(b"1", b"2"), *frames(b"3", qos=2))
+    assert not node.noted
+    node.hand.settle()
+    assert node.copies() == [(b"1", (THERE, 0)), (b"2", (THERE, 1)), (b"3", (THERE, 2))]
+    assert kept.payloads == passing.payloads == [b"1", b"2", b"3"]
+    assert (node.noted, node.taken) == ([(THERE, 3, node.hand.state.log_end)], 1)
+    kept.leaves()
+    node.take(frame(b"4"), at=3)
+    node.hand.settle()
+    again = node.hand.keeps("kept")
+    node.hand.settle()
+    assert again.payloads == [b"4"]
+
+
+def test_what_nobody_keeps_gets_no_record() -> None:
+    node = Node()
+    passing = node.hand.connects("passing")
+    passing.subscribes("t")
+    node.take(*frames(b"1"), *frames(b"2", qos=2), frame(b"x", topic="other"))
+    node.hand.settle()
+    assert passing.payloads == [b"1", b"2"]
+    assert not node.log()
+    assert (node.noted[0][1], node.taken) == (3, 1)
+    node.inflow.take_unstored(frame(b"0", qos=0))
+    node.hand.settle()
+    assert passing.payloads[-1] == b"0"
+
+
+def test_copies_are_not_copied_again_nor_what_was_copied_before() -> None:
+    node = Node({THERE: 2})
+    node.hand.keeps("kept").subscribes("t")
+    copy = encode_record(Message("t", b"c", 1, False, "p", 5, 0), b"", None, (slot_field(HERE, 7),))
+    node.take(*frames(b"0", b"1", b"2"), copy, b"damaged", frame(b"5"))
+    node.hand.settle()
+    assert node.copies() == [(b"2", (THERE, 2)), (b"5", (THERE, 5))]
+    assert node.noted[0][1] == 6
+
+
+def test_what_the_log_refuses_is_taken_again_in_its_order() -> None:
+    node = Node()
+    kept = node.hand.keeps("kept")
+    kept.subscribes("t")
+    node.hand.failures = [StoreFull("no room")]
+    node.take(*frames(b"1", b"2"), frame(b"3", retain=True))
+    node.hand.settle()
+    assert node.copies() == [(b"1", (THERE, 0)), (b"2", (THERE, 1)), (b"3", (THERE, 2))]
+    assert kept.payloads == [b"1", b"2", b"3"]
+    assert [record.message.retain for record in node.log()] == [False, False, True]
+    assert (node.noted[0][1], node.taken) == (3, 1)
+
+
+def test_a_log_that_takes_nothing_now_is_waited_for() -> None:
+    node = Node()
+    node.hand.keeps("kept").subscribes("t")
+    node.hand.state.log_full = True
+    node.take(*frames(b"1", b"2"))
+    node.hand.passes(ms=500)
+    assert not node.log() and not node.noted
+    node.hand.state.log_full = False
+    node.hand.passes(ms=500)
+    assert [payload for payload, _ in node.copies()] == [b"1", b"2"]
+    assert node.taken == 1
+
+
+def retained(node: Node, topic: str = "t") -> bytes | None:
+    row = node.hand.state.retained.get(topic)
+    return None if row is None else decode_record(row.record).message.payload
+
+
+def test_the_later_retained_message_stays_in_whatever_order_they_come() -> None:
+    for order in ((b"old", b"new"), (b"new", b"old")):
+        node = Node()
+        for at, payload in enumerate(order):
+            node.take(frame(payload, retain=True, at_ms=2 if payload == b"new" else 1), at=at)
+            node.hand.settle()
+        assert retained(node) == b"new"
+    node.take(frame(b"", retain=True, at_ms=3), at=2)  # deleted, and set before that
+    node.take(frame(b"between", retain=True, at_ms=2), at=3)
+    node.hand.settle()
+    assert retained(node) is None
+
+
+def test_a_retained_message_of_this_node_is_newer_than_what_it_knows_of() -> None:
+    node = Node()
+    node.hand.keeps("kept").subscribes("t")
+    later_ms = node.hand.state.tick.date_ms + 60_000
+    node.take(frame(b"there", retain=True, at_ms=later_ms))
+    node.hand.settle()
+    client = node.hand.connects("p2")
+    client.publishes("t", b"here", retain=True)
+    node.hand.settle()
+    assert retained(node) == b"here"
+    assert node.log()[-1].message.accepted_ms == later_ms + 1
+    node.take(frame(b"again", retain=True, at_ms=later_ms), at=1)
+    node.hand.settle()
+    assert retained(node) == b"here"
