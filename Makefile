@@ -16,14 +16,14 @@ RUN_READY := .venv/.ready-to-run
 SERVERS_READY := .venv/.ready-for-servers
 TEST_READY := .venv/.ready-to-test
 # Distributions of their own that every installation has.
-PACKAGES := bench migrate
+PACKAGES := bench client migrate
 # Compiled once: a Python that may not keep what it has compiled takes three times as long to load the tests.
 unexport PYTHONDONTWRITEBYTECODE
 JAR_LISTS := $(wildcard src/embermq/pipeline/*_jars.txt)
 
 .PHONY: help
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: install
 install: $(RUN_READY) ## Make .venv with the program in it: .venv/bin/embermq
@@ -90,6 +90,10 @@ contracts: $(TEST_READY) ## Who may import whom (.importlinter)
 bench: $(RUN_READY) ## EmberMQ beside Mosquitto in one run (MOSQUITTO=PROGRAM, else Debian's; RUMQTTD=PROGRAM)
 	@$(if $(MOSQUITTO),:,scripts/debian-packages mosquitto)
 	@exec $(BIN)/python -m benchmarks.run $(ARGS)
+
+.PHONY: bench-against
+bench-against: $(RUN_READY) ## This tree in turns with the commit REV (ARGS='--work qos1 --rounds-loopback 2')
+	@exec $(BIN)/python -m benchmarks.against $(or $(REV),HEAD) $(ARGS)
 
 .PHONY: kafka
 kafka: $(TEST_READY) ## One Kafka on loopback until Ctrl-C (ARGS='--port 9092 --data FOLDER')
@@ -163,6 +167,5 @@ $(SERVERS_READY): requirements/servers.txt $(RUN_READY)
 $(TEST_READY): requirements/test.txt client/pyproject.toml $(JAR_LISTS) $(RUN_READY)
 	@echo "Installing what the tests need into .venv"
 	@$(PIP) install --require-hashes --no-deps --no-build-isolation --requirement requirements/test.txt
-	@$(PIP) install --no-deps --no-build-isolation --editable client
 	@$(BIN)/embermq pipeline fetch-jars --set pipeline.lake_dir=s3a://tests/lake
 	@touch $@

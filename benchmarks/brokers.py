@@ -91,8 +91,11 @@ def named_programs(environment: Mapping[str, str]) -> Programs:
 class RunningBroker:
     """A broker on a free loopback port with a directory of its own; a context manager that stops it."""
 
-    def __init__(self, variant: Variant, programs: Programs) -> None:
+    def __init__(
+        self, variant: Variant, programs: Programs, *, environment: Mapping[str, str] | None = None
+    ) -> None:
         self.variant = variant
+        self._environment = environment or os.environ
         self._programs = programs
         self.port = free_port()
         self.http_port = free_port()
@@ -162,7 +165,11 @@ class RunningBroker:
         with (self._directory / "output").open("wb") as output:
             try:
                 self._process = subprocess.Popen(
-                    command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=os.environ
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    env=self._environment,
                 )
             except OSError as error:
                 raise BrokerError(f"{self.variant.name} cannot be started: {error}") from error

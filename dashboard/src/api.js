@@ -172,8 +172,11 @@ export function useAsked(path, every_s = 5, get = (each) => ask("GET", each)) {
   return { ...shown, again };
 }
 
-/** A name as a part of a path. */
-export const part = (name) => encodeURIComponent(name);
+/**
+ * A name as a part of a path. U+0000, which the broker leaves out, is in front of what a browser would take for a step,
+ * percent-encoded or not.
+ */
+export const part = (name) => (name === "." || name === ".." ? `%00${name}` : encodeURIComponent(name));
 
 /** Parameters that have a value, as `?a=b`. */
 export function query(given) {

@@ -34,7 +34,7 @@ const place = () =>
     .split("/")
     .map((each) => {
       try {
-        return decodeURIComponent(each);
+        return decodeURIComponent(each).replace(/^\0/, ""); // see part
       } catch {
         return each;
       }

@@ -113,6 +113,17 @@ def test_the_floor_moves_when_all_before_it_is_stored(servers: ServersStores) ->
     assert servers.in_process.floors == [2]
 
 
+def test_how_far_replays_are_is_kept_and_never_goes_back(servers: ServersStores) -> None:
+    large = 2**62
+    servers.write(replays={"a": 9, "rule/r": large})
+    assert servers.sessions.load().replays == {"a": 9, "rule/r": large}
+    servers.write(replays={"a": 10, "rule/r": large - 1, "b": 1})
+    assert servers.sessions.load().replays == {"a": 10, "rule/r": large, "b": 1}
+    servers.raw.command("embermq:replays", "HSET", "embermq:replays", "b", "broken")
+    with pytest.raises(StoreError, match="embermq:replays"):
+        servers.sessions.load()
+
+
 def known(servers: ServersStores) -> KnownLog:
     return RedisLogNotes(servers.raw, "redis").known()
 

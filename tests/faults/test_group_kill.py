@@ -35,7 +35,8 @@ def test_the_group_gets_all_that_was_acknowledged(
     seed: int, places: Mapping[str, object], tmp_path: Path
 ) -> None:
     random = Random(seed)
-    settings = {"device.queue_limit": 60_000, **places}
+    strategy = random.choice(("round-robin", "sticky-by-topic", "least-waiting"))
+    settings = {"device.queue_limit": 60_000, "mqtt.shared_strategy": strategy, **places}
     with BrokerProcess(tmp_path / "data", settings=settings) as broker:
 
         async def scenario() -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Any
 from urllib.parse import quote
 
@@ -21,6 +22,7 @@ from tests.support.waiting import wait_for, wait_until
 
 from embermq.admin.access import Scope
 from embermq.app.api_tokens import TokenFile
+from embermq.app.audit_trail import user_name
 from embermq.mqtt.wire.packets import Subscription
 from embermq.mqtt.wire.reason_codes import ReasonCode
 
@@ -359,7 +361,13 @@ def test_who_is_banned_is_sent_away_and_not_let_in_over_a_restart(tmp_path: Path
         assert "lasts" in await refused(banning, 400, "PUT", ban, OPERATE, json={"lasts": "soon"})
         await refused(banning, 400, "PUT", "/bans/address/nowhere", OPERATE, json={})
         await refused(banning, 400, "PUT", "/bans/animal/dog", OPERATE, json={})
-        await asked(banning, "PUT", "/bans/address/127.0.0.1%2F32", OPERATE, json={})
+        everybody = await refused(banning, 400, "PUT", "/bans/address/0.0.0.0%2F0", OPERATE, json={})
+        assert "/8 is the widest" in everybody
+        own = "/bans/address/127.0.0.1%2F32"
+        assert "even_own" in await refused(banning, 409, "PUT", own, OPERATE, json={})
+        assert "caller" in await refused(banning, 400, "PUT", f"{own}?caller=x", OPERATE, json={})
+        assert "caller" in await refused(banning, 400, "PUT", own, OPERATE, json={"caller": "192.0.2.1"})
+        await asked(banning, "PUT", own, OPERATE, json={"even_own": True})
         assert await refuses(banning, "other", "ann", PASSWORD) == ReasonCode.BANNED
 
     async def after() -> None:
@@ -386,11 +394,63 @@ def test_who_is_banned_is_sent_away_and_not_let_in_over_a_restart(tmp_path: Path
         run(after())
 
 
+def test_what_is_changed_is_in_the_audit_trail_whatever_is_logged(
+    broker: AdminBroker, name: str, tmp_path: Path
+) -> None:
+    async def scenario() -> None:
+        level = {"settings": {"logging.level": "error"}}
+        await asked(broker, "PATCH", "/configuration", json=level)
+        try:
+            await asked(broker, "POST", "/accounts", json={"name": name, "password": "hidden-password"})
+            await refused(broker, 404, "DELETE", f"/clients/{name}", ADMIN)
+            await refused(broker, 403, "DELETE", f"/accounts/{name}", OPERATE)
+            message = {"topic": f"{name}/t", "payload": "hidden-payload"}
+            await asked(broker, "POST", "/publish", OPERATE, json=message)
+            data_dir = ("--data-dir", broker.data_dir)
+
+            async def typed(*words: str | Path) -> CompletedProcess[str]:
+                return await asyncio.to_thread(run_program, *words)
+
+            assert (await typed("users", "disable", name, *data_dir)).returncode == 0
+            assert (await typed("sessions", "delete", name, "--yes", *data_dir)).returncode == 1
+        finally:
+            await asked(broker, "PATCH", "/configuration", json={"settings": {"logging.level": "info"}})
+
+        async def found() -> list[dict[str, Any]]:
+            return [one for one in await asked(broker, "GET", "/audit") if name in json.dumps(one["object"])]
+
+        shown = await found()
+        user = f"user {user_name()}"
+        assert [(one["by"], one["over"], one["operation"]) for one in shown] == [
+            (user, "control", "DeleteSession"),
+            (user, "command", "DisableAccount"),
+            ("token operate", "http", "Publish"),
+            ("token admin", "http", "DeleteSession"),
+            ("token admin", "http", "AddAccount"),
+        ]
+        outcomes = [one["outcome"] for one in shown]
+        assert outcomes[1:3] == ["done"] * 2 and outcomes[4] == "done"
+        assert all(each.startswith("refused: ") for each in (outcomes[0], outcomes[3]))
+        assert shown[2]["object"] == {"topic": f"{name}/t", "qos": 1, "retain": False}
+        assert {one["peer"] for one in shown} == {"127.0.0.1", ""}
+        assert not {"hidden-password", "hidden-payload"} & set(json.dumps(shown).split('"'))
+        await refused(broker, 403, "GET", "/audit", OPERATE)
+        listed = await typed("audit", "--by", "token operate", "--json", *data_dir)
+        assert [one["operation"] for one in json.loads(listed.stdout)][:1] == ["Publish"], listed.stderr
+        token = tmp_path / "token"
+        token.write_text(broker.tokens[ADMIN])
+        remote = ("--url", f"http://127.0.0.1:{broker.http_port}", "--token-file", token)
+        listed = await typed("audit", "--last", "3", *remote)
+        assert len(listed.stdout.splitlines()) == 4 and "ChangeSettings" in listed.stdout, listed.stderr
+
+    run(scenario())
+
+
 def test_commands_reach_a_broker_by_its_api(broker: AdminBroker, name: str, tmp_path: Path) -> None:
     token = tmp_path / "token"
 
-    def typed(*words: str, scope: Scope = READ) -> tuple[int, str]:
-        token.write_text(broker.tokens[scope] + "\n")
+    def typed(*words: str, scope: Scope = READ, before: str = "") -> tuple[int, str]:
+        token.write_text(f"{before}{broker.tokens[scope]}\n")
         url = f"http://127.0.0.1:{broker.http_port}/"
         done = run_program(*words, "--url", url, "--token-file", token)
         return done.returncode, done.stdout + done.stderr
@@ -399,6 +459,9 @@ def test_commands_reach_a_broker_by_its_api(broker: AdminBroker, name: str, tmp_
         client = await connected(broker, f"{name}/1", "ann")
         code, said = await asyncio.to_thread(typed, "sessions", "list", "--match", f"{name}*")
         assert code == 0 and f"{name}/1" in said
+        for wrong, why in (("\ufeff", ""), ("é", "its first line is no token"), ("\n", "is no token")):
+            code, said = await asyncio.to_thread(partial(typed, "sessions", "list", before=wrong))
+            assert (code == 2 and why in said and said.count("\n") == 1) if why else code == 0, said
         code, said = await asyncio.to_thread(typed, "sessions", "disconnect", f"{name}/1")
         assert code == 1 and "scope operate" in said
         code, said = await asyncio.to_thread(

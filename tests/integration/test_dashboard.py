@@ -222,6 +222,30 @@ def test_without_any_token_this_machine_is_in_and_told_so(chromium: Browser, tmp
         )
         assert "every program on this machine may operate this broker" in told
         assert "embermq tokens create" in told
+        stranger = chromium.run(
+            """
+            page = await fresh();
+            await page.goto("data:text/html,another page");
+            return page.evaluate(async (api) => {
+              const tried = [
+                ["POST", "/publish", { mode: "no-cors", headers: { "content-type": "text/plain" } }],
+                ["POST", "/publish", { headers: { "content-type": "application/json" } }],
+                ["GET", "/retained?filter=%23", {}], ["GET", "/configuration", {}], ["DELETE", "/clients/x", {}],
+              ];
+              const read = [];
+              for (const [method, path, more] of tried) {
+                const body = method === "POST" ? '{"topic":"stranger","payload":"x","retain":true}' : undefined;
+                await fetch(api + path, { method, body, ...more }).then((answer) => answer.text()).then(
+                  (text) => text && read.push(text), () => {});
+              }
+              return read;
+            }, given.api);
+            """,
+            api=f"{address(broker)}api/v1",
+        )
+        assert stranger == [], "another page in this browser reads nothing"
+        found = httpx.get(f"{address(broker)}api/v1/retained?filter=stranger", timeout=30)
+        assert (found.status_code, found.json()) == (200, []), "and does nothing"
 
 
 def confirm(page: Browser, button: str) -> str:
@@ -264,6 +288,30 @@ def test_a_client_is_found_shown_and_sent_away(page: Browser, broker: AdminBroke
 
     run(scenario())
     assert broker.told("GET", f"/clients?match={name}*") == []
+
+
+@pytest.mark.parametrize("client_id", [".", ".."])
+def test_a_name_that_browsers_take_for_a_step_is_acted_on(
+    page: Browser, broker: AdminBroker, client_id: str
+) -> None:
+    async def scenario() -> None:
+        client = MqttClient(client_id)
+        await client.connect(broker.port, expiry_s=3_600, keep_alive_s=60)
+        await asyncio.to_thread(look)
+        await client.ended
+
+    def look() -> None:
+        open_page(page, "clients")
+        page.run(
+            "await page.fill('input[type=search]', given.id); await page.click(`tbody a:text-is('${given.id}')`);",
+            id=client_id,
+        )
+        assert f"The connection of {client_id} was ended." in confirm(page, "Send away")
+        page.run("await page.waitForSelector('text=The client is away.')")
+        assert f"The session of {client_id} is gone." in confirm(page, "End session")
+
+    run(scenario())
+    assert broker.told("GET", f"/clients?match={client_id}") == []
 
 
 def test_ten_thousand_clients_are_shown_page_by_page(page: Browser) -> None:

@@ -1,6 +1,7 @@
 """Every query by executors on two workers of a standalone cluster: Kafka, an SQL server and object storage, no file of
 the broker's data directory."""
 
+import json
 import os
 import signal
 import socket
@@ -167,9 +168,36 @@ def test_all_queries_on_two_workers(
         wait_until(
             lambda: not cluster.master.state()["activeapps"], START_S, "the application has left the cluster"
         )
+        check_compaction(cluster, settings, tmp_path, folder)
     finally:
         stores.close()
     assert any(path.stat().st_size for path in (tmp_path / "events").rglob("*") if path.is_file())
+
+
+def applications_done(cluster: Cluster) -> int:
+    found = cluster.master.state()["completedapps"]
+    assert isinstance(found, list)
+    return len(found)
+
+
+def check_compaction(cluster: Cluster, settings: DriverSettings, tmp_path: Path, data_dir: Path) -> None:
+    """Where the lake is in object storage, putting it in order is done by the cluster too."""
+    config = tmp_path / "embermq.toml"
+    config.write_text(toml_of(settings))
+    records, done = positions_in_lake(cluster, settings), applications_done(cluster)
+    program = [str(Path(sys.executable).with_name("embermq")), "pipeline", "compact", "--json"]
+    told = subprocess.run(
+        [*program, "--config", str(config), "--data-dir", str(data_dir)],
+        env=os.environ | KEYS | {"JAVA_TOOL_OPTIONS": FAST_START},
+        capture_output=True,
+        text=True,
+        timeout=2 * START_S,
+    )
+    assert told.returncode == 0, told.stderr
+    report = json.loads(told.stdout.splitlines()[-1])["report"]
+    assert report["files_after"] <= report["files_before"]
+    assert positions_in_lake(cluster, settings) == records
+    wait_until(lambda: applications_done(cluster) == done + 1, START_S, "the cluster has done it")
 
 
 @pytest.mark.timeout(900)

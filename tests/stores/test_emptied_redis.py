@@ -19,7 +19,11 @@ from tests.support.redis_server import RedisServer
 from tests.support.servers import on_servers
 from tests.support.waiting import wait_until
 
-from embermq.formats.redis_layout import SCHEMA_KEY, client_keys
+from embermq.admin.operations import REPLAY_MESSAGES
+from embermq.app.control import ControlClient
+from embermq.formats.log_record import encode_record
+from embermq.formats.redis_layout import REPLAYS_KEY, SCHEMA_KEY, client_keys
+from embermq.model.message import Message
 from embermq.mqtt.wire.packets import Pubcomp, Pubrec, Pubrel, Subscription
 from embermq.mqtt.wire.properties import Properties
 
@@ -40,6 +44,13 @@ def broker(servers: dict[str, object], tmp_path: Path) -> Iterator[BrokerProcess
 
 def at_rest(broker: BrokerProcess) -> None:
     wait_until(lambda: metric(broker, "session_store_waiting_ticks") == 0, 30, "all is stored")
+
+
+def replay(broker: BrokerProcess, *messages: bytes) -> int:
+    """Messages 0 and on of one; returns the number of the next."""
+    with ControlClient(broker.data_dir) as control:
+        asked = control.ask(REPLAY_MESSAGES, replay="one", first=0, messages=messages, client="")
+    return int(asked["next"])
 
 
 def written_anew(broker: BrokerProcess, times: int = 1) -> None:
@@ -85,6 +96,7 @@ def test_what_memory_has_is_written_anew(
         publisher = await client(broker, "p2")
         await publisher.publish("two", b"in flight", qos=2)
         await arrived(holder, 1)
+        assert await asyncio.to_thread(replay, broker, encode_record(Message("r", b"", 1, False, "p", 5, 0)))
         await asyncio.to_thread(at_rest, broker)
         if restarts:
             await asyncio.to_thread(lose_all, redis_server)
@@ -94,7 +106,8 @@ def test_what_memory_has_is_written_anew(
         assert metric(broker, "sessions_lost") == 1
         assert "ended with their messages: 'owed'" in broker.output()
         assert redis_server.ask("EXISTS", "s:ol:{owed}") == 0
-        assert redis_server.ask("EXISTS", "s:ol:{sleeps}", "s:s:{sleeps}", "t:r:{kept}", "q:s:{work}") == 4
+        found = ("s:ol:{sleeps}", "s:s:{sleeps}", "t:r:{kept}", "q:s:{work}", REPLAYS_KEY)
+        assert redis_server.ask("EXISTS", *found) == len(found)
 
     async def after() -> None:
         back = await kept(broker, "reads")
@@ -107,6 +120,7 @@ def test_what_memory_has_is_written_anew(
     broker.kill()
     broker.start()
     talk(after)
+    assert replay(broker) == 1
 
 
 @pytest.mark.promise("application-4")

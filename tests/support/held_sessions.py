@@ -230,6 +230,7 @@ class HeldSessions(StateWriter, DeviceQueue, SessionStore):
             state,
             dispatcher_floor=self._floor,
             generation_reserved=max(1, self.noted[1]),
+            replays=dict(self.beside.replays) if self.beside is not None else {},
             sessions=[
                 msgspec.structs.replace(entry, receiving_upto=upto.get(entry.row.generation, 0))
                 for entry in state.sessions

@@ -19,6 +19,7 @@ from embermq.admin.rpc_calls import SERVICE
 from embermq.admin.rpc_listener import RpcDoor
 from embermq.admin.rpc_server import RpcServer
 from embermq.admin.settings import GrpcLimits
+from embermq.admin.trail import NO_TRAIL, Trail
 
 ANSWER_S = 60
 
@@ -72,7 +73,7 @@ class Asking:
 
 @asynccontextmanager
 async def served(
-    bench: DeskBench, folder: Path, access: Access | None, refusals: Refusals, **settings: int
+    bench: DeskBench, folder: Path, access: Access | None, refusals: Refusals, trail: Trail, **settings: int
 ) -> AsyncIterator[Asking]:
     """Door and server on a port of their own."""
     given = GrpcLimits(**settings)
@@ -80,7 +81,7 @@ async def served(
 
     async def behind() -> str:
         if not servers:
-            servers.append(RpcServer(bench.desk, access or Everything(), door))
+            servers.append(RpcServer(bench.desk, access or Everything(), door, trail))
             await servers[0].start(path)
         return path
 
@@ -104,13 +105,15 @@ def carried_out(
     folder: Path,
     work: Callable[[Asking], Awaitable[None]],
     access: Access | None = None,
+    *,
+    trail: Trail = NO_TRAIL,
     **settings: int,
 ) -> dict[str, int]:
     """What was refused, by why."""
     refusals = Refusals()
 
     async def run() -> None:
-        async with served(bench, folder, access, refusals, **settings) as ask:
+        async with served(bench, folder, access, refusals, trail, **settings) as ask:
             await work(ask)
 
     uvloop.run(run())

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import StrEnum
-from ipaddress import IPv6Address, ip_address, ip_network
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 
 from msgspec import Struct
 
+PREFIX_MIN = {4: 8, 6: 16}
+"""Bits that every address of a network shares at least: a wider one would keep out whole continents by a slip."""
 MAPPED_BITS = 96
 """In front of an IPv4 address that is written as one of IPv6."""
 
@@ -44,19 +46,18 @@ class Bans:
     def __init__(self, bans: Iterable[Ban] = ()) -> None:
         self._by_value = {(ban.kind, ban.value): ban for ban in bans}
         self._has_addresses = any(kind is BanKind.ADDRESS for kind, _ in self._by_value)
-        self._networks = [
-            (ip_network(ban.value), ban)
-            for ban in self._by_value.values()
-            if ban.kind is BanKind.ADDRESS and "/" in ban.value
-        ]
+        self._networks: dict[tuple[int, int], dict[int, Ban]] = {}
+        """Version of IP and bits behind the prefix -> prefix -> ban: a client costs a look for each length of prefix
+        that there is, however many networks are banned."""
+        for ban in self._by_value.values():
+            if ban.kind is BanKind.ADDRESS and "/" in ban.value:
+                network = ip_network(ban.value)
+                behind = network.max_prefixlen - network.prefixlen
+                same = self._networks.setdefault((network.version, behind), {})
+                same[int(network.network_address) >> behind] = ban
 
     def __len__(self) -> int:
         return len(self._by_value)
-
-    @property
-    def networks(self) -> int:
-        """How many are of a whole network: each is looked at for each client."""
-        return len(self._networks)
 
     def all(self, date_ms: int) -> list[Ban]:
         """Those that are in force, by kind and value."""
@@ -74,14 +75,27 @@ class Bans:
         return next((ban for ban in found if ban is not None and not ban.is_over(date_ms)), None)
 
     def _of_address(self, peer: str) -> list[Ban | None]:
-        try:
-            address = ip_address(peer.rpartition(":")[0].strip("[]").partition("%")[0])
-        except ValueError:  # a Unix socket
+        address = address_of(peer)
+        if address is None:
             return []
-        if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
-            address = address.ipv4_mapped
-        exact = self._by_value.get((BanKind.ADDRESS, str(address)))
-        return [exact, *(ban for network, ban in self._networks if address in network)]
+        number = int(address)
+        return [
+            self._by_value.get((BanKind.ADDRESS, str(address))),
+            *(
+                same.get(number >> behind)
+                for (version, behind), same in self._networks.items()
+                if version == address.version
+            ),
+        ]
+
+
+def address_of(peer: str) -> IPv4Address | IPv6Address | None:
+    """Of an address with its port, as it is banned; None for a Unix socket."""
+    try:
+        address = ip_address(peer.rpartition(":")[0].strip("[]").partition("%")[0])
+    except ValueError:
+        return None
+    return getattr(address, "ipv4_mapped", None) or address
 
 
 def address_banned(text: str) -> str:
@@ -92,6 +106,9 @@ def address_banned(text: str) -> str:
     mapped = getattr(network.network_address, "ipv4_mapped", None)
     if mapped is not None and network.prefixlen >= MAPPED_BITS:  # as a listener for both kinds shows a peer
         network = ip_network((mapped, network.prefixlen - MAPPED_BITS), strict=False)
+    if network.prefixlen < PREFIX_MIN[network.version]:
+        widest = f"/{PREFIX_MIN[network.version]}"
+        raise ValueError(f"{network} has more addresses than one ban may have: {widest} is the widest")
     return str(network.network_address) if network.num_addresses == 1 else str(network)
 
 

@@ -172,6 +172,15 @@ class Access(Protocol):
         ...
 
 
+def may(access: Access, caller: Caller, wanted: Scope) -> bool:
+    """Whether it is allowed what is of this scope."""
+    try:
+        access.check(caller, wanted)
+    except AccessRefused:
+        return False
+    return True
+
+
 def names_a_proxy(headers: Iterable[str]) -> bool:
     """Whether there is one among these names, in lower case, that only proxies send."""
     return any(

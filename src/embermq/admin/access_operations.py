@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from embermq.admin import access_values as access
 from embermq.admin import ban_values as ban
+from embermq.admin import trail
 from embermq.admin.access import Scope
 from embermq.admin.operation import RowsOf
 from embermq.admin.session_values import NoRequest
@@ -13,15 +14,18 @@ from embermq.admin.session_values import NoRequest
 if TYPE_CHECKING:
     from embermq.admin.access_desks import AccountDesk, RuleDesk, SettingDesk, TokenDesk
     from embermq.admin.ban_desk import BanDesk
+    from embermq.admin.trail import TrailDesk
 
 READ, OPERATE, ADMIN = Scope.READ, Scope.OPERATE, Scope.ADMIN
 ACCOUNTS, TOKENS, RULES, SETTINGS, BANS = "accounts", "tokens", "rules", "settings", "bans"
+TRAIL = "trail"
 """Desks."""
 _accounts: RowsOf[AccountDesk] = RowsOf(ACCOUNTS)
 _tokens: RowsOf[TokenDesk] = RowsOf(TOKENS)
 _rules: RowsOf[RuleDesk] = RowsOf(RULES)
 _bans: RowsOf[BanDesk] = RowsOf(BANS)
 _settings: RowsOf[SettingDesk] = RowsOf(SETTINGS)
+_trail: RowsOf[TrailDesk] = RowsOf(TRAIL)
 
 LIST_ACCOUNTS = _accounts(
     "ListAccounts",
@@ -43,6 +47,7 @@ ADD_ACCOUNT = _accounts(
     summary="Make an account; without a password one is made and told this once",
     body=access.AccountAsked,
     needs_token=True,
+    names=("name", "type", "scram"),
 )
 SET_PASSWORD = _accounts(
     "SetPassword",
@@ -107,6 +112,7 @@ CREATE_TOKEN = _tokens(
     summary="Make a token, which is told this once",
     body=access.TokenAsked,
     needs_token=True,
+    names=("name", "scope", "expires", "certificate"),
 )
 REVOKE_TOKEN = _tokens(
     "RevokeToken",
@@ -141,6 +147,7 @@ PUT_BAN = _bans(
     about="Those who are connected are sent away; their sessions stay. Bans are kept over restarts.",
     body=ban.BanAsked,
     needs_token=True,
+    names=("lasts", "reason"),
 )
 LIFT_BAN = _bans(
     "LiftBan",
@@ -192,5 +199,18 @@ CHANGE_SETTINGS = _settings(
     summary="Change settings until the broker ends, all of those that are named or none",
     about="What is read at the start alone is refused by its name: it belongs into the file of settings.",
     body=access.ChangeSettingsRequest,
+    needs_token=True,
+    names=("settings",),
+)
+
+LIST_CHANGES = _trail(
+    "ListChanges",
+    "GET /audit",
+    ADMIN,
+    trail.ListChangesRequest,
+    list[trail.ChangeView],
+    do=lambda desk, asked: desk.page(asked),
+    summary="The audit trail: who has changed what, newest first",
+    pages={"after": "id"},
     needs_token=True,
 )

@@ -54,7 +54,7 @@ class Parameter(Struct, frozen=True):
 
 def parameters(operation: AdminOperation) -> Iterator[Parameter]:
     """All of them; those that one of its paths has are in the path."""
-    elsewhere = {"only_new", operation.body_as}
+    elsewhere = {"only_new", "caller", operation.body_as}
     if operation.body is not None and not operation.body_as:
         elsewhere |= set(operation.body.__struct_fields__)
     schemas = _schemas((operation.request,))

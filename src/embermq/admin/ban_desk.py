@@ -16,7 +16,6 @@ from embermq.queues.durations import parse_duration
 from embermq.sessions.state import BrokerState
 
 BANS_MAX = 10_000
-NETWORKS_MAX = 1_000
 
 
 class BanStore(Protocol):
@@ -51,12 +50,14 @@ class BanDesk:
             until_ms = now_ms + lasts_ms if lasts_ms else 0
             ban = Ban(BanKind(asked.kind), _value(asked), now_ms, until_ms, asked.reason)
             others = [one for one in self._in_force() if (one.kind, one.value) != (ban.kind, ban.value)]
-            bans = Bans([*others, ban])
-            if len(bans) > BANS_MAX or bans.networks > NETWORKS_MAX:
+            own = f"{asked.caller}:0"
+            if not asked.even_own and Bans([ban]).find("", "", own, now_ms) is not None:
                 raise OperationRefused(
-                    f"there may be {BANS_MAX} bans, {NETWORKS_MAX} of them of networks; lift others first"
+                    f"{ban.value} has the address that asks, {asked.caller}: say even_own if it is meant"
                 )
-            await self._save(bans)
+            if len(others) >= BANS_MAX:
+                raise OperationRefused(f"there may be {BANS_MAX} bans; lift others first")
+            await self._save(await asyncio.to_thread(Bans, (*others, ban)))
         return BanPut(ban=_view(ban), disconnected=self._send_away(Bans([ban])))
 
     async def lift(self, asked: BanRequest) -> None:
@@ -66,7 +67,7 @@ class BanDesk:
             left = [one for one in found if (one.kind, one.value) != wanted]
             if len(left) == len(found):
                 raise NotFound(f"there is no ban of the {asked.kind} {asked.value[:80]!r}")
-            await self._save(Bans(left))
+            await self._save(await asyncio.to_thread(Bans, left))
 
     async def _save(self, bans: Bans) -> None:
         await asyncio.to_thread(self._store.save, bans.all(0))

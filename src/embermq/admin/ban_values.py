@@ -27,17 +27,21 @@ class BanRequest(Struct, frozen=True, kw_only=True):
 
 
 class BanAsked(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`lasts` is a duration such as 15m, 12h or 30d, "" until it is lifted."""
+    """`lasts` is a duration such as 15m, 12h or 30d, "" until it is lifted. `even_own`: also what has the address that
+    asks."""
 
     lasts: str = ""
     reason: Annotated[str, Meta(max_length=REASON_MAX)] = ""
+    even_own: bool = False
 
 
 class PutBanRequest(BanRequest, frozen=True, kw_only=True):
-    """A ban, or another time for one."""
+    """A ban, or another time for one. `caller` is the address that asks, "" for the broker's own socket."""
 
     lasts: str = ""
     reason: Annotated[str, Meta(max_length=REASON_MAX)] = ""
+    even_own: bool = False
+    caller: str = ""
 
 
 class BanPut(Struct, frozen=True, kw_only=True):

@@ -18,7 +18,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from embermq.admin.access import Access, Everything
+from embermq.admin.access import Access, Everything, may
 from embermq.admin.access import Scope as TokenScope
 from embermq.admin.access_operations import BANS
 from embermq.admin.api_docs import docs_page
@@ -36,6 +36,7 @@ from embermq.admin.http import json_answer, mounted, problem, problem_handlers
 from embermq.admin.http_caller import HttpCaller
 from embermq.admin.operation import AdminOperation
 from embermq.admin.operations import OPERATIONS, QUEUES
+from embermq.admin.trail import NO_TRAIL, Trail, is_change, object_of, recorded
 from embermq.queues.settings import OFF, json_object
 
 _log = logging.getLogger("embermq.api")
@@ -47,9 +48,15 @@ NOT_HERE = "this broker cannot do it: it has another message log, or lacks a par
 
 
 def create_api(
-    desks: Mapping[str, object], access: Access, operations: Sequence[AdminOperation] = OPERATIONS
+    desks: Mapping[str, object],
+    access: Access,
+    operations: Sequence[AdminOperation] = OPERATIONS,
+    *,
+    trail: Trail = NO_TRAIL,
+    over: str = "http",
 ) -> Api:
-    """The application, to be mounted at /api/v1. Operations whose desk is not there are refused."""
+    """The application, to be mounted at /api/v1. Operations whose desk is not there are refused. `over` is what the
+    trail calls this way in."""
 
     @cache
     def schema() -> Mapping[str, Any]:
@@ -75,7 +82,9 @@ def create_api(
             Route("/docs", docs),
             *(
                 Route(
-                    path, _endpoint(operation, desks.get(operation.desk), access), methods=[operation.method]
+                    path,
+                    _endpoint(operation, desks.get(operation.desk), access, trail, over),
+                    methods=[operation.method],
                 )
                 for operation in operations
                 for path in operation.paths
@@ -98,9 +107,10 @@ def create_api(
     return by_raw_path
 
 
-def create_control_app(desks: Mapping[str, object]) -> Starlette:
+def create_control_app(desks: Mapping[str, object], trail: Trail = NO_TRAIL) -> Starlette:
     """For a socket that only the operator can open."""
-    return Starlette(routes=[mounted(create_api(desks, Everything()))], exception_handlers=problem_handlers())
+    api = create_api(desks, Everything(), trail=trail, over="control")
+    return Starlette(routes=[mounted(api)], exception_handlers=problem_handlers())
 
 
 def _once_more(made: Response) -> Response:
@@ -109,20 +119,26 @@ def _once_more(made: Response) -> Response:
 
 
 def _endpoint(
-    operation: AdminOperation, desk: object, access: Access
+    operation: AdminOperation, desk: object, access: Access, trail: Trail, over: str
 ) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
         if desk is None:
             raise OperationRefused(OFF if operation.desk == QUEUES else NOT_HERE)
         caller = HttpCaller(request)
         token = access.check(caller, operation.scope, needs_token=operation.needs_token)
-        said = await _said(operation, request)
-        answer = operation.do(desk, request_of(operation, said, as_text=True))
-        if isawaitable(answer):
-            answer = await answer
+        asked = request_of(operation, await _said(operation, request), as_text=True)
+        by, peer = caller.shown(token), caller.peer
+        async with recorded(trail, operation, asked, by=by, peer=peer, over=over):
+            answer = operation.do(desk, asked)
+            if isawaitable(answer):
+                answer = await answer
         decides = operation.scope is TokenScope.ADMIN or operation.desk == BANS
-        if decides and operation.method != "GET" and not operation.is_inner:
-            _log.info("operation done", extra={"operation": operation.name, "token": token})
+        if decides and is_change(operation):
+            about = msgspec.json.encode(object_of(operation, asked)).decode()
+            told = {"operation": operation.name, "object": about, "token": token, "by": by}
+            _log.info("operation done", extra=told)
+        if operation.without_secrets is not None and not may(access, caller, TokenScope.ADMIN):
+            answer = operation.without_secrets(answer)
         if operation.is_stream:
             pieces = _while_allowed(answer, partial(access.check, caller, operation.scope))
             return StreamingResponse(pieces, headers=STREAM_HEADERS)
@@ -165,6 +181,8 @@ async def _said(operation: AdminOperation, request: Request) -> dict[str, Any]:
             said |= msgspec.to_builtins(given)
     if "only_new" in operation.request.__struct_fields__:
         said["only_new"] = request.headers.get(ONLY_NEW[0]) == ONLY_NEW[1]
+    if "caller" in operation.request.__struct_fields__:
+        said["caller"] = HttpCaller(request).peer
     return said
 
 
@@ -203,7 +221,9 @@ def _query(request: Request) -> list[tuple[str, str]]:
 
 
 def _part(name: str, raw: str) -> str:
-    """In the name of a queue `$` stands for `/`, `%24` for itself, and a leading `$queue/` says nothing."""
+    """In the name of a queue `$` stands for `/`, `%24` for itself, and a leading `$queue/` says nothing. U+0000, which
+    is in no name, may stand in front: browsers take `.` and `..` for steps, percent-encoded too."""
+    raw = raw.removeprefix("%00")
     try:
         if name != "name":
             return unquote_to_bytes(raw).decode()

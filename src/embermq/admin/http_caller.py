@@ -20,6 +20,15 @@ class HttpCaller:
         self._request = request
         self.authorization = request.headers.get("authorization", "")
         self.certificate = str(request.scope.get("certificate", ""))
+        self.peer = request.client.host if request.client is not None else ""
+        """The address that asks, "" over a Unix socket."""
+
+    def shown(self, token: str) -> str:
+        """Who it is, for the audit trail."""
+        if token:
+            return f"token {token}"
+        user = self._request.scope.get("os_user", "")
+        return f"user {user}" if user else "this machine"
 
     def is_foreign_page(self) -> bool:
         """A page of somebody else's, for which a browser shows the certificate of its user."""
@@ -33,8 +42,9 @@ class HttpCaller:
         """Another page in a browser on this machine, and a proxy on it, are others. A proxy that says nothing of itself
         cannot be told from a program here."""
         request = self._request
-        peer = request.client.host if request.client is not None else ""
         host = request.headers.get("host", "")
         is_proxied = request.scope.get("http_version") == _PROXY_VERSION or names_a_proxy(request.headers)
         name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
-        return is_loopback(peer) and not is_proxied and not self.is_foreign_page() and name in _LOCAL_NAMES
+        return (
+            is_loopback(self.peer) and not is_proxied and not self.is_foreign_page() and name in _LOCAL_NAMES
+        )

@@ -5,8 +5,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import pwd
+import socket
 import sys
+from asyncio import BaseTransport
 from http import HTTPStatus
+from struct import Struct
 from typing import Any, cast
 
 import h11
@@ -20,6 +24,8 @@ from embermq.admin.problem import Problem
 from embermq.admin.refusals import Refusals, Why
 from embermq.admin.settings import HEADER_BYTES_MAX
 
+_CREDENTIALS = Struct("3i")
+"""Process, user and group, as the kernel tells of who has connected."""
 TASKS_PER_CONNECTION = 2
 """One that answers, and one whose peer has gone, or that has just answered."""
 _WHY = {
@@ -73,6 +79,7 @@ class TimedConnection(H11Protocol):
             await send(message)
 
         scope["certificate"] = self.certificate_name(self.transport)
+        scope["os_user"] = _os_user(self.transport)
         try:
             await self._application(scope, receive, counted)
         except asyncio.CancelledError:  # the broker stops, and has waited for long enough
@@ -176,6 +183,18 @@ class TimedConnection(H11Protocol):
             self.connections.discard(longest)
             self.refusals.add(Why.MADE_ROOM)
             longest.transport.abort()
+
+
+def _os_user(transport: BaseTransport) -> str:
+    """Who is at the other end of a Unix socket: name or number of the system's user, "" over TCP."""
+    sock = transport.get_extra_info("socket")
+    if sock is None or sock.family != socket.AF_UNIX:
+        return ""
+    _, uid, _ = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
 
 
 def _head_bytes(scope: Scope) -> int:

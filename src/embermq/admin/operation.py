@@ -28,7 +28,9 @@ class AdminOperation:
     `paths`, else query parameters; those of a field that is a struct itself are parameters too. `body` is what the
     HTTP request brings as JSON: fields of the request, or all of the field `body_as`. `answers` are what there can be
     by status of HTTP, where 204 has no content; `status` chooses where there are several. `pages` are the fields of a
-    request for the next page, and what the last entry of a page has for them.
+    request for the next page, and what the last entry of a page has for them. `without_secrets` makes of an answer what
+    those see who may not do what is of the scope admin. `names` are fields that say, besides those in the path, what is
+    changed: the audit trail has them, so none of them is a secret.
     """
 
     desk: str
@@ -49,6 +51,8 @@ class AdminOperation:
     is_inner: bool = False
     is_stream: bool = False
     needs_token: bool = False
+    without_secrets: Callable[[Any], Any] | None = None
+    names: tuple[str, ...] = ()
 
 
 class RowsOf(Generic[D]):

@@ -71,6 +71,8 @@ GET_QUEUE = _queues(
     queue.QueueDetail,
     do=lambda desk, asked: desk.queue(asked.queue),
     summary="A queue with its settings",
+    about="Of an alert_webhook only who may change settings sees more than its host.",
+    without_secrets=queue.without_webhook,
 )
 GET_QUEUE_STATS = _queues(
     "GetQueueStats",
@@ -176,6 +178,7 @@ REDRIVE_DEAD_LETTERS = _queues(
     about="What is no dead letter any more counts as gone: a request without an answer may be repeated. "
     + STAYS,
     body=queue.LettersAsked,
+    names=("ids",),
 )
 RETRY_DEAD_LETTERS = _queues(
     "RetryDeadLetters",
@@ -191,6 +194,7 @@ RETRY_DEAD_LETTERS = _queues(
     summary="Put dead letters back: all, or those of a filter; with a rate, in the background",
     about=STAYS,
     status=lambda done: 202 if isinstance(done, queue.RetryJob) else 200,
+    names=("filter", "rate", "limit"),
 )
 GET_RETRY = _queues(
     "GetRetry",
@@ -326,6 +330,7 @@ GIVE_SESSION = _sessions(
     do=lambda desk, asked: desk.give(asked.client_id, asked.user),
     summary="Give a kept session to a user",
     needs_token=True,
+    names=("user",),
 )
 LIST_PINS = _sessions(
     "ListPins",
@@ -353,6 +358,7 @@ CLEAN_APPLICATION_LOGS = _sessions(
     list[str],
     do=lambda desk, asked: desk.clean_application_logs(asked.name),
     summary="Delete those of these logs that nobody reads",
+    names=("name",),
 )
 RESTORE_APPLICATION_LOG = _sessions(
     "RestoreApplicationLog",
@@ -426,6 +432,7 @@ PUBLISH = _messages(
     about="No rules are asked. A request without an answer may have been done.",
     body=message.PublishRequest,
     body_bytes_max=message.PUBLISH_BYTES_MAX,
+    names=("topic", "qos", "retain"),
 )
 
 LIST_PARKED_CLIENTS = _parked(
@@ -464,6 +471,7 @@ REDRIVE_PARKED = _parked(
     parked.ParkedCount,
     do=lambda desk, asked: desk.redrive(asked.client_id, asked.number or None),
     summary="Have parked messages sent again",
+    names=("client_id", "number"),
 )
 DELETE_PARKED = _parked(
     "DeleteParked",
@@ -473,6 +481,7 @@ DELETE_PARKED = _parked(
     parked.ParkedCount,
     do=lambda desk, asked: desk.delete(asked.client_id, asked.number or None),
     summary="Delete parked messages for good",
+    names=("client_id", "number"),
 )
 
 REPLAY_MESSAGES = _replays(

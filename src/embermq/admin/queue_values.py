@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Annotated, Any
 
 from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec.structs import replace
 
 from embermq.queues.inspection import REASONS, GroupView, LetterFilter, MessageView, QueueStats
 from embermq.queues.names import queue_name
@@ -169,6 +170,16 @@ class QueueDetail(Struct, frozen=True, kw_only=True):
     settings: QueueSettings
     stats: QueueStats
     groups: Sequence[GroupView]
+
+
+def without_webhook(detail: QueueDetail) -> QueueDetail:
+    """The same, with the host alone of the address that alerts go to: the rest is a secret with some services."""
+    letters = detail.settings.dlq_config
+    if not letters.alert_webhook:
+        return detail
+    shown = f"{'/'.join(letters.alert_webhook.split('/', 3)[:3])}/***"
+    hidden = replace(detail.settings, dlq_config=replace(letters, alert_webhook=shown))
+    return replace(detail, settings=hidden)
 
 
 class PeekedMessage(Struct, frozen=True, kw_only=True):

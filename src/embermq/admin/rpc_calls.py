@@ -28,15 +28,20 @@ class Call(Struct, frozen=True):
     request: type[Message]
     response: type[Message]
 
-    async def answer(self, desk: object, asked: Message) -> Message:
-        """Raises what the operation does, and RequestRefused."""
-        found = self.operation.do(
-            desk, request_of(self.operation, said(asked, self.operation.request), as_text=False)
-        )
+    def asked(self, message: Message) -> Struct:
+        """The request of the operation. Raises RequestRefused."""
+        request: Struct = request_of(self.operation, said(message, self.operation.request), as_text=False)
+        return request
+
+    async def answer(self, desk: object, request: Struct, *, is_admin: bool) -> Message:
+        """Raises what the operation does."""
+        found = self.operation.do(desk, request)
         if isawaitable(found):
             found = await found
         if found is None:
             return self.response()
+        if self.operation.without_secrets is not None and not is_admin:
+            found = self.operation.without_secrets(found)
         if isinstance(found, RetryJob) and self.response is pb.RetryDeadLettersResponse:
             return pb.RetryDeadLettersResponse(messages=found.retried, job=written(pb.RetryJob, found))
         if isinstance(found, Sequence):

@@ -54,16 +54,16 @@ class RpcDoor:
         return True
 
     @contextmanager
-    def call(self, peer: str) -> Iterator[tuple[bool, str]]:
+    def call(self, peer: str) -> Iterator[tuple[bool, str, str]]:
         """A call is under way for the connection that the server knows as `peer`. Yields whether the connection comes
-        from this machine, and the name in its certificate."""
+        from this machine, the name in its certificate, and its address."""
         visitor = self.by_peer.get(peer)
         if visitor is None:  # it has gone meanwhile
-            yield False, ""
+            yield False, "", ""
             return
         visitor.calls += 1
         try:
-            yield visitor.is_near, visitor.certificate
+            yield visitor.is_near, visitor.certificate, visitor.address
         finally:
             visitor.calls -= 1
             visitor.waits_since_s = asyncio.get_running_loop().time()
@@ -178,6 +178,7 @@ class _Visitor(_Half):
         self._is_handed_over = False
         self.is_near = False
         """Whether it comes from this machine."""
+        self.address = ""
         self.peer = ""
         self.calls = 0
         """Under way."""
@@ -252,7 +253,8 @@ class _Visitor(_Half):
         if self.transport is None:  # it has made room already
             return
         address = self.transport.get_extra_info("peername")
-        self.is_near = bool(address) and is_loopback(address[0])
+        self.address = str(address[0]) if address else ""
+        self.is_near = is_loopback(self.address)
         own = socket.socket(socket.AF_UNIX)
         try:
             own.setblocking(False)

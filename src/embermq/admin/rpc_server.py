@@ -13,13 +13,14 @@ from typing import Any
 import grpc
 from google.protobuf.message import DecodeError
 
-from embermq.admin.access import Access, names_a_proxy
+from embermq.admin.access import Access, Scope, may, names_a_proxy
 from embermq.admin.errors import RequestRefused, RequestTooLarge, status_of
 from embermq.admin.faults import tell_of_fault
 from embermq.admin.refusals import Why
 from embermq.admin.rpc_calls import CALLS, SERVICE, Call
 from embermq.admin.rpc_listener import RpcDoor
 from embermq.admin.settings import STOP_TIMEOUT_S
+from embermq.admin.trail import NO_TRAIL, Trail, recorded
 
 _BROWSER_NAMES = ("origin", "sec-fetch-site", "sec-fetch-mode", "x-grpc-web")
 CONNECTION_AGE_MS = 3_600_000
@@ -36,10 +37,11 @@ like a call that its client has given up."""
 class RpcCaller:
     """Who asks in one call. `is_near`: the connection comes from this machine."""
 
-    def __init__(self, metadata: Any, *, is_near: bool, certificate: str) -> None:
+    def __init__(self, metadata: Any, *, is_near: bool, certificate: str, peer: str) -> None:
         self._metadata = {name: value for name, value in metadata or () if isinstance(value, str)}
         self._is_near = is_near
         self.certificate = certificate
+        self.peer = peer
         self.authorization = self._metadata.get("authorization", "")
 
     def is_foreign_page(self) -> bool:
@@ -60,7 +62,9 @@ class RpcServer:
         desk: object,
         access: Access,
         door: RpcDoor,
+        trail: Trail = NO_TRAIL,
     ) -> None:
+        self._trail = trail
         self._desk = desk
         self._access = access
         self._door = door
@@ -108,11 +112,11 @@ class RpcServer:
     def _handler(self, name: str, call: Call) -> Callable[[AsyncIterable[bytes], Any], Awaitable[bytes]]:
         async def handle(requests: AsyncIterable[bytes], context: Any) -> bytes:
             try:
-                with self._door.call(context.peer()) as (is_near, certificate):
+                with self._door.call(context.peer()) as (is_near, certificate, peer):
                     metadata = context.invocation_metadata()
-                    caller = RpcCaller(metadata, is_near=is_near, certificate=certificate)
-                    self._access.check(caller, call.operation.scope)
-                    return await self._answered(call, requests)
+                    caller = RpcCaller(metadata, is_near=is_near, certificate=certificate, peer=peer)
+                    token = self._access.check(caller, call.operation.scope)
+                    return await self._answered(call, requests, caller, token)
             except Exception as error:
                 code, told, why = self._told(error, name)
             try:
@@ -124,15 +128,23 @@ class RpcServer:
 
         return handle
 
-    async def _answered(self, call: Call, requests: AsyncIterable[bytes]) -> bytes:
+    async def _answered(
+        self, call: Call, requests: AsyncIterable[bytes], caller: RpcCaller, token: str
+    ) -> bytes:
         if self._calls >= self._settings.calls_max:
             raise _TooMany(f"{self._calls} calls are under way, as many as there may be")
         self._calls += 1
         try:
             asked = call.request.FromString(await self._request(requests))
             async with asyncio.timeout(self._settings.call_timeout_s):
-                answer: bytes = (await call.answer(self._desk, asked)).SerializeToString()
-                return answer
+                is_admin = may(self._access, caller, Scope.ADMIN)
+                request, by = call.asked(asked), f"token {token}" if token else "this machine"
+                async with recorded(
+                    self._trail, call.operation, request, by=by, peer=caller.peer, over="grpc"
+                ):
+                    answer = await call.answer(self._desk, request, is_admin=is_admin)
+                written: bytes = answer.SerializeToString()
+                return written
         finally:
             self._calls -= 1
 

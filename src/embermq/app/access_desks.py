@@ -76,9 +76,12 @@ class AccountsAsked:
         self._turn = asyncio.Lock()
 
     async def page(self, asked: ListAccountsRequest) -> Sequence[AccountView]:
-        users = await self._do(self._accounts.all)
-        fit = (user for user in users if user.name > asked.after and fnmatchcase(user.name, asked.match))
-        return [_account(user) for user in nsmallest(asked.limit, fit, key=lambda user: user.name)]
+        def look() -> Sequence[AccountView]:
+            users = self._accounts.all()
+            fit = (user for user in users if user.name > asked.after and fnmatchcase(user.name, asked.match))
+            return [_account(user) for user in nsmallest(asked.limit, fit, key=lambda user: user.name)]
+
+        return await self._do(look)
 
     async def add(self, asked: AccountAsked) -> MadePassword:
         add = partial(

@@ -22,6 +22,7 @@ from embermq.adapters.webhook.alerts import SECRET_NAME
 from embermq.app.api_tokens import FILE_NAME as TOKENS
 from embermq.app.audit import KEY as AUDIT_KEY
 from embermq.app.audit import PUBLIC_KEY as AUDIT_PUBLIC_KEY
+from embermq.app.audit_trail import FILES as TRAIL
 from embermq.app.ban_file import FILE_NAME as BANS
 from embermq.app.clock_file import FILE_NAME as CLOCK
 from embermq.app.errors import OptionError, UserError
@@ -33,8 +34,8 @@ MANIFEST = "backup.json"
 ATTEMPTS = 5
 """Snapshots taken anew when the log was trimmed just then; retention does that about once a second at most."""
 CHUNK_BYTES = 1024 * 1024
-WHOLE_FILES = (TOKENS, BANS, SECRET_NAME, CLOCK, PLACES, AUDIT_KEY, AUDIT_PUBLIC_KEY)
-"""Beside the databases; each is only ever replaced as a whole."""
+WHOLE_FILES = (TOKENS, BANS, SECRET_NAME, CLOCK, PLACES, AUDIT_KEY, AUDIT_PUBLIC_KEY, *TRAIL)
+"""Beside the databases; each is only ever replaced as a whole, or appended to by whole lines."""
 LAKE_LOG = "_delta_log"
 _COMMIT = re.compile(r"(\d{20})\.")
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from embermq.admin.http import HttpServer
     from embermq.admin.operation import AdminOperation
+    from embermq.admin.trail import Trail
 
 FILE_NAME = "control.sock"
 ANSWER_S = 60.0
@@ -42,7 +43,7 @@ class ControlSide:
         self._data_dir = data_dir
         self._server: HttpServer | None = None
 
-    async def open(self, desks: Mapping[str, object]) -> None:
+    async def open(self, desks: Mapping[str, object], trail: Trail) -> None:
         """Serve every operation from now on; what a killed broker left is replaced, since the lock says that it is
         dead.
 
@@ -60,7 +61,7 @@ class ControlSide:
         except OSError as error:
             sock.close()
             raise StartError(f"cannot make {self._data_dir / FILE_NAME}: {error.strerror}") from error
-        self._server = HttpServer(create_control_app(desks), HttpLimits())
+        self._server = HttpServer(create_control_app(desks, trail), HttpLimits())
         await self._server.start([sock])
 
     async def stop(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from embermq.admin.access_operations import ACCOUNTS, BANS, RULES, SETTINGS, TOKENS
+from embermq.admin.access_operations import ACCOUNTS, BANS, RULES, SETTINGS, TOKENS, TRAIL
 from embermq.admin.ban_desk import BanDesk
 from embermq.admin.broker_desk import BrokerDesk
 from embermq.admin.cluster_desk import ClusterDesk
@@ -16,6 +16,7 @@ from embermq.admin.replay_desk import ReplayDesk
 from embermq.admin.rule_feed_desk import RuleFeedDesk
 from embermq.admin.session_desk import SessionDesk
 from embermq.app.access_desks import AccountsAsked, RulesAsked, SettingsAsked, TokensAsked
+from embermq.app.audit_trail import AuditTrail
 from embermq.app.ban_file import BanFile
 from embermq.app.config import Configuration
 from embermq.app.figures import Figures
@@ -39,6 +40,7 @@ def make_desks(
     figures: Figures,
     users: Users,
     membership: Membership,
+    trail: AuditTrail,
 ) -> Desks:
     """Those of one broker, which is told of its bans. Raises StartError."""
     broker, bans = opened.broker, BanFile(Path(found.settings.data_dir))
@@ -55,8 +57,9 @@ def make_desks(
         MESSAGES: MessageDesk(broker, ticks),
         PARKED: ParkedDesk(broker, ticks, opened.parking),
         CLUSTER: ClusterDesk(membership),
+        REPLAYS: ReplayDesk(broker, ticks),
+        TRAIL: trail,
     }
-    if found.settings.stores.log == SQLITE:  # the store of servers has no place for how far a replay is
-        desks[REPLAYS] = ReplayDesk(broker, ticks)
+    if found.settings.stores.log == SQLITE:
         desks[RULE_FEEDS] = RuleFeedDesk(broker, ticks)
     return desks

@@ -21,7 +21,7 @@ from embermq.delivery.application.shared_readers import SharedReaders
 from embermq.delivery.device.anew import Rows, is_whole, store_anew
 from embermq.durability.log_first import LogFirstStore
 from embermq.formats.redis_applications import group_keys
-from embermq.formats.redis_layout import client_keys, retained_key
+from embermq.formats.redis_layout import REPLAYS_KEY, client_keys, retained_key
 from embermq.formats.redis_queues import queue_keys
 from embermq.intake.broker import Broker
 from embermq.model.session_writes import QueueRow
@@ -135,6 +135,8 @@ class EmptiedRedis:
         for session in sessions:
             self._write_session(session, in_ticks.get(session.generation, {}))
         memory.broker.wills.store_anew(lambda client_id: is_lost(client_keys(client_id).session))
+        if is_lost(REPLAYS_KEY):
+            state.tick.writes.replays = state.replays | state.tick.writes.replays
         memory.shared.store_anew(partial(_is_group_lost, is_lost), sessions)
         queues = memory.queues.core.store_anew(lambda name: is_lost(queue_keys(name).queue))
         self._redis.writer.retain(row for row in state.retained.rows() if is_lost(retained_key(row.topic)))

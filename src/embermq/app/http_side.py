@@ -13,6 +13,7 @@ from embermq.admin.operations import HTTP_OPERATIONS
 from embermq.admin.refusals import Refusals
 from embermq.admin.service import AdminService
 from embermq.admin.settings import HttpLimits
+from embermq.admin.trail import Trail
 from embermq.app.api_tokens import token_access
 from embermq.app.desks import Desks
 from embermq.edge.api_listeners import ApiListeners, certificate_name
@@ -26,7 +27,10 @@ if TYPE_CHECKING:
 class HttpSide:
     """Its libraries are only loaded when there is a listener for it."""
 
-    def __init__(self, data_dir: Path, service: AdminService, desks: Desks, refusals: Refusals) -> None:
+    def __init__(
+        self, data_dir: Path, service: AdminService, desks: Desks, refusals: Refusals, trail: Trail
+    ) -> None:
+        self._trail = trail
         self._data_dir = data_dir
         self._service = service
         self._desks = desks
@@ -48,7 +52,8 @@ class HttpSide:
         from embermq.admin.http import HttpServer, create_app
         from embermq.admin.http_api import create_api
 
-        api = create_api(self._desks, token_access(self._data_dir), HTTP_OPERATIONS)
+        access = token_access(self._data_dir)
+        api = create_api(self._desks, access, HTTP_OPERATIONS, trail=self._trail)
         app = create_app(self._service, api)
         server = HttpServer(app, HttpLimits(), self._refusals, certificate)
         await server.start(sockets)

@@ -22,6 +22,7 @@ from embermq.sessions.state import BrokerState
 if TYPE_CHECKING:
     from embermq.admin.rpc_listener import RpcDoor
     from embermq.admin.rpc_server import RpcServer
+    from embermq.admin.trail import Trail
 
 LOG = logging.getLogger("embermq")
 
@@ -57,11 +58,11 @@ class QueueAdmin:
             except (SettingsRefused, OperationRefused) as refusal:
                 LOG.error("queues.file: %s; the queue stays as it is", refusal)
 
-    async def rpc_server(self, door: RpcDoor) -> RpcServer:
+    async def rpc_server(self, door: RpcDoor, trail: Trail) -> RpcServer:
         """For gRPC, by token; its library is loaded away from the event loop. Only where queues are switched on."""
         assert self.desk is not None
         kind = await asyncio.to_thread(_rpc_server_class)
-        return kind(self.desk, token_access(self._data_dir), door)
+        return kind(self.desk, token_access(self._data_dir), door, trail)
 
     def close(self) -> None:
         """What goes on by itself ends."""

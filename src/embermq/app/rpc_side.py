@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from embermq.admin.refusals import Refusals
 from embermq.admin.rpc_listener import RpcDoor
 from embermq.admin.settings import STOP_TIMEOUT_S, GrpcLimits
+from embermq.admin.trail import Trail
 from embermq.app.http_side import bind, bound_to
 from embermq.app.queue_admin import QueueAdmin
 from embermq.edge.api_listeners import ApiListeners, certificate_name
@@ -28,7 +29,10 @@ FILE_NAME = "grpc.sock"
 class RpcSide:
     """The socket between door and server is in the data directory, which nobody else may enter."""
 
-    def __init__(self, data_dir: Path, settings: GrpcLimits, queues: QueueAdmin, refusals: Refusals) -> None:
+    def __init__(
+        self, data_dir: Path, settings: GrpcLimits, queues: QueueAdmin, refusals: Refusals, trail: Trail
+    ) -> None:
+        self._trail = trail
         self._data_dir = data_dir
         self._settings = settings
         self._queues = queues
@@ -84,7 +88,7 @@ class RpcSide:
     async def _behind(self) -> str:
         async with self._turn:
             if self._server is None:
-                server = await self._queues.rpc_server(self._door)
+                server = await self._queues.rpc_server(self._door, self._trail)
                 with suppress(FileNotFoundError):  # of a broker that was killed
                     os.unlink(self._path())
                 await server.start(self._path())

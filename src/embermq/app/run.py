@@ -23,6 +23,7 @@ from embermq.access.authentication.identity import Identity
 from embermq.access.authorization.rule_set import RuleSet
 from embermq.admin.settings import GrpcLimits
 from embermq.app import out_of_memory
+from embermq.app.audit_trail import AuditTrail
 from embermq.app.authentication import Authentication
 from embermq.app.authorization import RuleFiles
 from embermq.app.cluster_side import ClusterSide, end_at_once
@@ -234,6 +235,7 @@ class _Application:
         self._found = found
         self._settings = found.settings
         self._data_dir = data_dir
+        self._trail = AuditTrail(data_dir)
         self._stop = asyncio.Event()
         self._terminal = Terminal()
         self._reloads: set[asyncio.Task[None]] = set()
@@ -271,9 +273,10 @@ class _Application:
                 figures=parts.figures,
                 users=parts.users,
                 membership=self._cluster.membership,
+                trail=self._trail,
             )
             surfaces = await self._open(parts, desks)
-            await parts.control.open(desks)
+            await parts.control.open(desks, self._trail)
         except StartError:
             embedded.close()
             raise
@@ -352,6 +355,7 @@ class _Application:
         if parts.supervisor is not None:
             stopping.append(parts.supervisor.stop())
         await asyncio.gather(*stopping)
+        await self._trail.close()
         parts.ticks.stop()
         if parts.embedded.peers is not None:
             parts.embedded.peers.close()
@@ -368,8 +372,8 @@ class _Application:
         settings, bound = self._settings, service.bound
         await self._open_for_nodes(parts.server, parts.embedded.peers)
         surfaces = _Surfaces(
-            HttpSide(self._data_dir, service, desks, service.refusals["http"]),
-            RpcSide(self._data_dir, GrpcLimits(), queues, service.refusals["grpc"]),
+            HttpSide(self._data_dir, service, desks, service.refusals["http"], self._trail),
+            RpcSide(self._data_dir, GrpcLimits(), queues, service.refusals["grpc"], self._trail),
             ApiListeners(parts.embedded.broker.state),
         )
         for listener in compose_listeners(

@@ -11,6 +11,7 @@ from embermq.admin.cluster_desk import ClusterDesk
 from embermq.admin.operations import CLUSTER
 from embermq.admin.refusals import Refusals
 from embermq.admin.service import Health, Readiness
+from embermq.admin.trail import NO_TRAIL
 from embermq.app.cluster_side import ClusterSide
 from embermq.app.config import Settings
 from embermq.app.control import ControlSide
@@ -52,7 +53,7 @@ async def stand_by(settings: Settings, data_dir: Path, cluster: ClusterSide) -> 
     """Serve `/health`, `/ready` and `cluster status` until this node's turn has come, True, or it is told to stop. Its
     listeners over TLS stay closed. Raises StartError."""
     desks = {CLUSTER: ClusterDesk(cluster.membership)}
-    http = HttpSide(data_dir, StandbyService(cluster), desks, Refusals())
+    http = HttpSide(data_dir, StandbyService(cluster), desks, Refusals(), NO_TRAIL)
     control = ControlSide(data_dir)
     try:
         for listener in compose_listeners(
@@ -65,7 +66,7 @@ async def stand_by(settings: Settings, data_dir: Path, cluster: ClusterSide) -> 
                     raise StartError(
                         f"listeners.http: cannot listen on {listener.address}: {error}"
                     ) from error
-        await control.open(desks)
+        await control.open(desks, NO_TRAIL)
         tell_systemd("READY=1\nSTATUS=stands by")
         return await on_own_thread(cluster.stand_by, "stands by")
     finally:

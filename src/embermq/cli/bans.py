@@ -33,6 +33,9 @@ Lasts = Annotated[
     str,
     typer.Option("--for", metavar="DURATION", help="How long, such as 15m or 30d; else until it is lifted."),
 ]
+EvenOwn = Annotated[
+    bool, typer.Option("--even-own", help="With --url: also what has the address of this machine.")
+]
 Reason = Annotated[str, typer.Option("--reason", help="Why, for those who look at the list.")]
 
 
@@ -49,10 +52,16 @@ def list_all(broker: ControlClient) -> Told:
 
 @broker_command(app, "add")
 def add(
-    broker: ControlClient, kind: Kind, value: Value, *, lasts: Lasts = "", reason: Reason = ""
+    broker: ControlClient,
+    kind: Kind,
+    value: Value,
+    *,
+    lasts: Lasts = "",
+    reason: Reason = "",
+    even_own: EvenOwn = False,
 ) -> list[str]:
     """Ban a client id, a user or an address. Clients that are connected are sent away; their sessions stay."""
-    asked = msgspec.to_builtins(BanAsked(lasts=lasts, reason=reason))
+    asked = msgspec.to_builtins(BanAsked(lasts=lasts, reason=reason, even_own=even_own))
     put = msgspec.convert(broker.ask(ops.PUT_BAN, kind=kind.value, value=value, **asked), BanPut)
     return [f"banned the {put.ban.kind} {shown(put.ban.value)}; sent away: {put.disconnected}"]
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 import typer
 
 from embermq.app.control import ControlClient, RemoteClient
+from embermq.app.errors import OptionError
 from embermq.cli.options import (
     AsJson,
     Assignments,
@@ -39,9 +40,16 @@ def running_broker(data_dir: str | None, config: Path | None, assignments: list[
 
 
 def remote_broker(url: str, token_file: Path | None, ca_file: Path | None) -> ControlClient:
-    """By its API. The token is the first line of its file. Raises OSError."""
-    token = token_file.read_text().partition("\n")[0].strip() if token_file is not None else ""
-    return RemoteClient(url, token, ca_file)
+    """By its API. The token is the first line of its file. Raises OSError, OptionError."""
+    return RemoteClient(url, _token_in(token_file) if token_file is not None else "", ca_file)
+
+
+def _token_in(file: Path) -> str:
+    """An editor may have put a byte order mark in front. Raises OSError, OptionError for what no token can be."""
+    token = file.read_text("utf-8-sig", errors="replace").partition("\n")[0].strip()
+    if not (token.isascii() and token.isprintable() and token):
+        raise OptionError(f"{file}: its first line is no token, as embermq tokens create prints one")
+    return token
 
 
 def broker_command(app: typer.Typer, name: str) -> Callable[[Do], Do]:

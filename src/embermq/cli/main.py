@@ -23,6 +23,7 @@ COMMANDS: dict[str, str] = {
     "sessions": "embermq.cli.sessions",
     "queues": "embermq.cli.queues",
     "tokens": "embermq.cli.tokens",
+    "audit": "embermq.cli.audit_trail",
     "messages": "embermq.cli.messages",
     "import": "embermq.cli.import_conf",
     "log": "embermq.cli.log",

@@ -1,4 +1,4 @@
-"""Commands of packages of their own: `embermq bench` and `embermq pipeline migrate`.
+"""Commands of packages of their own: `embermq bench`, `pub`, `sub` and `embermq pipeline migrate`.
 
 A package names the module of its command as an entry point. Nothing here imports it before somebody types the command.
 """
@@ -15,7 +15,7 @@ from embermq.app.errors import UserError
 COMMANDS = "embermq.commands"
 PIPELINE_COMMANDS = "embermq.pipeline_commands"
 PACKAGES: dict[str, dict[str, str]] = {
-    COMMANDS: {"bench": "embermq-bench"},
+    COMMANDS: {"bench": "embermq-bench", "pub": "embermq-client", "sub": "embermq-client"},
     PIPELINE_COMMANDS: {"migrate": "embermq-migrate"},
 }
 """Entry point group -> command -> the package that has it."""
@@ -28,7 +28,7 @@ def add_module(app: typer.Typer, name: str, module: ModuleType) -> None:
     if hasattr(module, "app"):
         app.add_typer(module.app, name=name)
     else:
-        app.command(name)(module.command)
+        app.command(name, context_settings=getattr(module, "CONTEXT_SETTINGS", None))(module.command)
 
 
 def add_packaged(app: typer.Typer, group: str) -> None:

@@ -65,6 +65,7 @@ def create(
     one, also programs on this machine; the embermq command needs none."""
     from embermq.admin.access import Scope
     from embermq.app.api_tokens import TokenFile, expires_ms_of
+    from embermq.app.audit_trail import command_recorded
 
     try:
         expires_ms = expires_ms_of(expires, time.time_ns() // 1_000_000)
@@ -72,7 +73,9 @@ def create(
         raise OptionError(f"--{error}") from None
     directory = Path(configuration(config, assignments, data_dir).settings.data_dir)
     is_new = not directory.exists()
-    secret = TokenFile(directory).create(name, Scope(scope.value), expires_ms, certificate)
+    about = {"name": name, "scope": scope.value, "expires": expires, "certificate": certificate}
+    with command_recorded(directory, "CreateToken", {key: value for key, value in about.items() if value}):
+        secret = TokenFile(directory).create(name, Scope(scope.value), expires_ms, certificate)
     print(secret or f"clients with the certificate name {shown(certificate)} may {scope.value}")
     if is_new:
         say_made(directory)
@@ -87,7 +90,7 @@ def list_all(
     as_json: AsJson = False,
 ) -> None:
     """Show every token by name, without its secret."""
-    tokens = _tokens(data_dir, config, assignments)
+    tokens, _ = _tokens(data_dir, config, assignments)
     rows = [
         {
             "name": token.name,
@@ -114,21 +117,26 @@ def revoke(
     name: Name, *, data_dir: DataDir = None, config: ConfigFile = None, assignments: Assignments = None
 ) -> None:
     """Revoke a token. A running broker refuses it from the next request on."""
-    tokens = _tokens(data_dir, config, assignments)
-    tokens.revoke(name)
+    from embermq.app.audit_trail import command_recorded
+
+    tokens, directory = _tokens(data_dir, config, assignments)
+    with command_recorded(directory, "RevokeToken", {"token": name}):
+        tokens.revoke(name)
     print(f"revoked {name}")
     if not tokens.all():
         print("no token is left: programs on this machine may use the API without one again", file=sys.stderr)
 
 
-def _tokens(data_dir: str | None, config: Path | None, assignments: list[str] | None) -> TokenFile:
+def _tokens(
+    data_dir: str | None, config: Path | None, assignments: list[str] | None
+) -> tuple[TokenFile, Path]:
     """Those of a data directory that is there: an empty list of another one would say that nobody needs a token."""
     from embermq.app.api_tokens import TokenFile
 
     directory = Path(configuration(config, assignments, data_dir).settings.data_dir)
     if not directory.is_dir():
         raise UserError(f"there is no data directory {directory}; name it with --data-dir")
-    return TokenFile(directory)
+    return TokenFile(directory), directory
 
 
 def _time(moment_ms: int) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
 from enum import StrEnum
 from getpass import getpass
@@ -18,6 +20,7 @@ from embermq.app.settings import SQLITE
 from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir, configuration
 from embermq.cli.terminal import say_made, shown, table
 from embermq.model.client_type import ClientType
+from embermq.ports.store_url import without_password
 
 app = typer.Typer(
     help="Accounts: add, list, change, remove, import.", no_args_is_help=True, rich_markup_mode=None
@@ -77,7 +80,8 @@ def add(
     password = None if generate else _read_password()
     is_new = settings.stores.static == SQLITE and not Path(settings.data_dir).exists()
     kind, iterations = ClientType[client_type.name], settings.scram.iterations if scram else None
-    with accounts_of(settings, create=True) as accounts:
+    about = {"name": ", ".join(names), "type": client_type.value, "scram": scram}
+    with _recorded(settings, "AddAccount", about), accounts_of(settings, create=True) as accounts:
         if password is None:
             for name, made in accounts.add_generated(names, kind, scram_iterations=iterations):
                 print(f"{name}\t{made}")
@@ -135,7 +139,8 @@ def remove(
     """Remove an account. A running broker ends the connections that were opened with it."""
     from embermq.app.accounts import accounts_of
 
-    with accounts_of(_settings(data_dir, config, assignments)) as accounts:
+    settings = _settings(data_dir, config, assignments)
+    with _recorded(settings, "RemoveAccount", {"user": name}), accounts_of(settings) as accounts:
         accounts.remove(name)
     print(f"removed {name}")
 
@@ -160,7 +165,9 @@ def password(
     with accounts_of(settings) as accounts:
         accounts.find(name)
         given = None if generate else _read_password()
-        made = accounts.set_password(name, given, scram_iterations=settings.scram.iterations, scram=scram)
+        with _recorded(settings, "SetPassword", {"user": name}):
+            iterations = settings.scram.iterations
+            made = accounts.set_password(name, given, scram_iterations=iterations, scram=scram)
     print(f"{name}\t{made}" if made else f"changed the password of {name}")
 
 
@@ -171,7 +178,8 @@ def disable(
     """Keep an account, but refuse its logins. A running broker ends its connections."""
     from embermq.app.accounts import accounts_of
 
-    with accounts_of(_settings(data_dir, config, assignments)) as accounts:
+    settings = _settings(data_dir, config, assignments)
+    with _recorded(settings, "DisableAccount", {"user": name}), accounts_of(settings) as accounts:
         accounts.set_disabled(name, disabled=True)
     print(f"disabled {name}")
 
@@ -183,7 +191,8 @@ def enable(
     """Enable a disabled account."""
     from embermq.app.accounts import accounts_of
 
-    with accounts_of(_settings(data_dir, config, assignments)) as accounts:
+    settings = _settings(data_dir, config, assignments)
+    with _recorded(settings, "EnableAccount", {"user": name}), accounts_of(settings) as accounts:
         accounts.set_disabled(name, disabled=False)
     print(f"enabled {name}")
 
@@ -212,7 +221,10 @@ def import_file(
 
     from embermq.app.accounts import accounts_of
 
-    with accounts_of(_settings(data_dir, config, assignments), create=not dry_run) as accounts:
+    settings = _settings(data_dir, config, assignments)
+    about = {"file": str(file), "replace": replace}
+    recorded = nullcontext() if dry_run else _recorded(settings, "ImportAccounts", about)
+    with recorded, accounts_of(settings, create=not dry_run) as accounts:
         done = accounts.import_file(
             file, ClientType[client_type.name], replace_existing=replace, dry_run=dry_run
         )
@@ -254,7 +266,8 @@ def copy(
         raise OptionError("--from names the store that stores.static names; nothing was copied")
     with accounts_of(there) as accounts:
         users = accounts.all()
-    with accounts_of(settings, create=True) as accounts:
+    about = {"from": without_password(source), "replace": replace}
+    with _recorded(settings, "CopyAccounts", about), accounts_of(settings, create=True) as accounts:
         done = accounts.import_users(users, replace_existing=replace)
     if as_json:
         print(json.dumps(asdict(done), indent=2))
@@ -271,6 +284,15 @@ def _settings(data_dir: str | None, config: Path | None, assignments: list[str] 
         told = f"these are accounts in {settings.data_dir}, whose broker has its own in {elsewhere}"
         print(f"{told}: to reach those {GIVE}", file=sys.stderr)
     return settings
+
+
+def _recorded(
+    settings: Settings, operation: str, about: Mapping[str, object]
+) -> AbstractContextManager[None]:
+    """Have it in the audit trail of the data directory."""
+    from embermq.app.audit_trail import command_recorded
+
+    return command_recorded(Path(settings.data_dir), operation, about)
 
 
 def _read_password() -> bytes:

@@ -17,6 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from embermq.formats.log_record import (
+    FIELD_REPLAYED,
     LogRecord,
     RecordError,
     decode_record,
@@ -28,11 +29,14 @@ from embermq.intake.publishing import HELD_UP, Publishing
 from embermq.ports.peer_logs import PeerRecords
 from embermq.routing.retain_order import RetainOrder
 from embermq.sessions.state import BrokerState
-from embermq.sessions.tick import Accepted, Replayed
+from embermq.sessions.tick import Accepted, Copied
 
 RETRY_MS = 100
 """A message that the log takes later is tried again after that."""
 Noted = Callable[[int, int, int], None]
+
+
+NOWHERE = 1 << 63
 
 
 class _Piece(Struct):
@@ -43,6 +47,12 @@ class _Piece(Struct):
     then: Callable[[], None]
     next: int = 0
     is_recorded: bool = False
+    back: int = NOWHERE
+    """The first position whose record could not be stored."""
+
+    def take_back(self, position: int) -> None:
+        """A record of it could not be stored."""
+        self.back = min(self.back, position)
 
 
 class Inflow:
@@ -95,8 +105,8 @@ class Inflow:
 
     def _recorded(self, piece: _Piece) -> None:
         """The log has the batch in which the last record of the piece was, or has refused it and has taken the next."""
-        first = self._state.replays.pop(_name(piece.slot), None)
-        if first is None:
+        first, piece.back = piece.back, NOWHERE
+        if first == NOWHERE:
             self._done(piece)
             return
         piece.next = next(i for i, (position, _) in enumerate(piece.found.records) if position >= first)
@@ -128,8 +138,9 @@ class Inflow:
             return True
         if message.retain and not retain:
             message = replace(message, retain=False)
-        fields = (*record.unknown_fields, slot_field(slot, position))
-        refusal = self._publishing.accept_operators(message, Replayed(_name(slot), position, fields), match)
+        carried = (field for field in record.unknown_fields if field[0] != FIELD_REPLAYED)
+        fields = (*carried, slot_field(slot, position))
+        refusal = self._publishing.accept_operators(message, Copied(position, fields, piece.take_back), match)
         if refusal is HELD_UP:
             return False
         if refusal is None:
@@ -146,11 +157,6 @@ def _own_record(state: BrokerState, frame: bytes, where: str) -> LogRecord | Non
     if record is None or is_addressed(record) or slot_in(record) is not None:
         return None
     return record
-
-
-def _name(slot: int) -> str:
-    """Of a slot among replays."""
-    return f"slot/{slot}"
 
 
 def _held(state: BrokerState, slot: int, topic: str) -> tuple[int, int] | None:

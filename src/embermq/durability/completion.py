@@ -1,13 +1,13 @@
 """After a start: what the store of state has not heard of before the crash, from the tail of the log.
 
 Deliveries are repaired by `Recovery`, queues by `enqueue_tail`. Here: packet ids of incoming QoS 2 messages, without
-which a repeated PUBLISH would be taken for a new one; wills that went out; retained messages; and generations that
-records carry, which no other session may get.
+which a repeated PUBLISH would be taken for a new one; wills that went out; retained messages; how far replays are; and
+generations that records carry, which no other session may get.
 """
 
 from msgspec.structs import replace
 
-from embermq.formats.log_record import WILL_ID, Origin, RecordError, decode_record, split_batch
+from embermq.formats.log_record import WILL_ID, Origin, RecordError, decode_record, replayed_in, split_batch
 from embermq.intake.broker import Broker
 from embermq.model.session import RetainedRow, WillRow
 from embermq.model.session_writes import RetainedWrite
@@ -34,6 +34,7 @@ def complete(
     sessions = broker.restore(replace(stored, wills=wills, generation_reserved=reserved), retained)
     broker.state.tick.session_writes.wills += [(generation, None) for generation in published]
     tail.receive(broker.state)
+    tail.replay(broker.state)
     tail.retain(broker.state)
     return sessions
 
@@ -56,7 +57,8 @@ class _Tail:
     def __init__(self, stored: StoredState) -> None:
         self._floor = stored.dispatcher_floor
         complete_to = (entry.complete_to for entry in stored.sessions)
-        self._start = min([self._floor, *(offset for offset in complete_to if offset is not None)])
+        places = [*complete_to, stored.replays_complete_to]
+        self._start = min([self._floor, *(offset for offset in places if offset is not None)])
         self._end = stored.log_end
         self._complete_to = {entry.row.generation: entry.receiving_upto for entry in stored.sessions}
         self.newest_generation = 0
@@ -66,6 +68,8 @@ class _Tail:
         """(generation, packet id) -> offset."""
         self._retained: dict[str, tuple[int, bytes]] = {}
         """Topic -> offset and record, b"" where the message was deleted."""
+        self._replays: dict[str, int] = {}
+        """Id -> the number of the next message. Those of a tick stand in their order: what is there is a beginning."""
 
     def read(self, log: MessageLog) -> None:
         offset = self._start
@@ -87,6 +91,10 @@ class _Tail:
         message = record.message
         stamped = (stamp.generation for stamp in record.stamps)
         self.newest_generation = max(self.newest_generation, *stamped, 0)
+        replayed = replayed_in(record)
+        if replayed is not None:
+            replay, number = replayed
+            self._replays[replay] = max(number + 1, self._replays.get(replay, 0))
         if record.origin is not None:
             self._note(record.origin, offset, message.accepted_ms)
         if message.retain:
@@ -119,6 +127,12 @@ class _Tail:
             state.restored_ids.add((generation, packet_id))
             entry = (generation, packet_id, offset - self._end)
             state.tick.session_writes.receiving.append(entry)
+
+    def replay(self, state: BrokerState) -> None:
+        """Messages of replays that are in the log do not come in again."""
+        for replay, number in self._replays.items():
+            if number > state.replays.get(replay, 0):
+                state.replays[replay] = state.tick.writes.replays[replay] = number
 
     def retain(self, state: BrokerState) -> None:
         """Only one of a later position replaces [repositories 5a]."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ from embermq.model.message import Message
 from embermq.model.session_writes import QUEUE_SEQ_STEP
 from embermq.ports.device_queue import DeviceQueueHistory
 from embermq.ports.message_log import MessageLog
-from embermq.routing.router import MatchedGroup, Receiver, share_mark
+from embermq.routing.router import GroupTurn, MatchedGroup, Receiver, share_mark
 from embermq.routing.shared_choice import keeps
 from embermq.sessions.session import Session
 from embermq.sessions.state import BrokerState
@@ -45,8 +46,8 @@ class Redispatch(ABC):
         for group in match.groups:
             if group.stamped:
                 continue
-            members = [receiver for receiver in group.receivers if receiver.session.persistent]
-            if any(map(keeps, members)) and self._is_owed_to_group(group, members, offset):
+            keepers = list(filter(keeps, group.receivers))
+            if keepers and self._is_owed_to_group(group, keepers, offset):
                 receivers.append(self._state.groups.queue_of(group.turn))
         accepted = Accepted(message, frame, match, None, 0, offset)
         for receiver in receivers:
@@ -58,8 +59,8 @@ class Redispatch(ABC):
         """Whether the session behind a plain subscription has not got it."""
 
     @abstractmethod
-    def _is_owed_to_group(self, group: MatchedGroup, members: list[Receiver], offset: int) -> bool:
-        """Whether neither the queue of a shared subscription nor one of its kept members has."""
+    def _is_owed_to_group(self, group: MatchedGroup, keepers: list[Receiver], offset: int) -> bool:
+        """Whether neither the queue of a shared subscription nor one of the members that would keep it has."""
 
     @abstractmethod
     def _store(self, receiver: Receiver, accepted: Accepted) -> None:
@@ -83,6 +84,7 @@ class Recovery(Redispatch):
         self._queue = queue
         self._known: dict[tuple[int, bool], set[int]] = {}
         self._placed: dict[tuple[int, int], int] = {}
+        self._all_sent: dict[int, set[int]] | None = None
         self._floor = self._start = 0
         self._floors: Mapping[int, int] = {}
 
@@ -147,31 +149,37 @@ class Recovery(Redispatch):
             return False
         return offset not in self._known_offsets(receiver.session, shared=False)
 
-    def _is_owed_to_group(self, group: MatchedGroup, members: list[Receiver], offset: int) -> bool:
-        """When nobody has it. Below the floor one of them was chosen, and nobody knows any more which one: it is owed
-        when one may have lost it."""
-        queue = group.turn.queue
-        having = members if queue is None else [*members, self._state.groups.queue_of(group.turn)]
+    def _is_owed_to_group(self, group: MatchedGroup, keepers: list[Receiver], offset: int) -> bool:
+        """When nobody has it, who has left the group since included. Below the floor one of them was chosen, and nobody
+        knows any more which one: it is owed when one may have lost it."""
+        turn = group.turn
+        having = keepers if turn.queue is None else [*keepers, self._state.groups.queue_of(turn)]
         if all(offset < self._floor_of(receiver) for receiver in having):
             return False
-        return all(
-            receiver.qos > 0 and offset not in self._known_offsets(receiver.session, shared=True)
-            for receiver in having
-        )
+        if any(offset in self._known_offsets(receiver.session, shared=True) for receiver in having):
+            return False
+        return offset not in self._shared_sent(turn)
+
+    def _shared_sent(self, turn: GroupTurn) -> AbstractSet[int]:
+        """Offsets of what kept sessions were sent by a shared subscription and have not settled. One may have left it
+        since."""
+        if self._all_sent is None:
+            self._all_sent = {}
+            for session in self._state.sessions.loaded:
+                if session.queued and session.group is None:
+                    for mark, offset in self._queue.shared_sent(session.generation):
+                        self._all_sent.setdefault(mark, set()).add(offset)
+        return self._all_sent.get(share_mark(turn.name), frozenset())
 
     def _drop_given(self) -> None:
-        """What a member was being given from the queue of its group is with both after a crash, and is the member's
-        [MQTT-4.8.2-4]. It goes from the group before anybody is served: the member may be done with it before the next
+        """What a session was being given from the queue of a group is with both after a crash, and is the session's
+        [MQTT-4.8.2-4]. It goes from the group before anybody is served: the client may be done with it before the next
         crash."""
         for turn in self._state.router.groups:
             queue = turn.queue
             if queue is None or not queue.queued:
                 continue
-            mark, given = share_mark(turn.name), set[int]()
-            for member in turn.members.values():
-                if member.holder.is_loaded and member.session.queued:
-                    sent = self._queue.shared_sent(member.session.generation)
-                    given.update(offset for by, offset in sent if by == mark)
+            given = self._shared_sent(turn)
             for seq, offset, record_bytes in self._queue.queued(queue.generation) if given else ():
                 if offset in given:
                     self._state.tick.session_writes.queue_dropped.append((queue.generation, seq))

@@ -22,6 +22,8 @@ newer broker and an older job understand each other. Known tags:
                    its certificate. It is carried as fields that a reader does not know are, see `publisher_in`
     6 addressed    nothing: the record is for the logs in its stamps alone, whoever has subscribed to its topic
     7 rules        names of the rules that the message comes of, the first one first, with commas between them
+    8 replayed     of a message that came in as a numbered one of a replay or a rule: i64 its number, rest: the id
+    9 slot         of a copy of another slot's record: u16 the slot, u64 the position there, see `slot_in`
     255 header     a foreign header of a record in Kafka, see model.kafka_record: never written here
 
 A batch is the plain concatenation of records; record i of a batch has offset base + i. Whoever decodes a record checks
@@ -68,7 +70,8 @@ FIELD_ORIGIN = 4
 FIELD_PUBLISHER = 5
 FIELD_ADDRESSED = 6
 FIELD_RULES = 7
-FIELD_SLOT = 8
+FIELD_REPLAYED = 8
+FIELD_SLOT = 9
 FIELD_HEADER = 255
 
 HEAD = Layout(">IIBBq")
@@ -152,6 +155,19 @@ def slot_in(record: LogRecord) -> tuple[int, int] | None:
 def is_addressed(record: LogRecord) -> bool:
     """Whether it is for the logs in its stamps alone."""
     return any(tag == FIELD_ADDRESSED for tag, _ in record.unknown_fields)
+
+
+def replayed_field(replay: str, number: int) -> tuple[int, bytes]:
+    """Which message of which replay it is, for the `unknown_fields` of `encode_record`."""
+    return FIELD_REPLAYED, _I64.pack(number) + replay.encode()
+
+
+def replayed_in(record: LogRecord) -> tuple[str, int] | None:
+    """Id of the replay and number in it; None for a message that is of none."""
+    for tag, value in record.unknown_fields:
+        if tag == FIELD_REPLAYED and len(value) > _I64.size:
+            return value[_I64.size :].decode(errors="replace"), int(_I64.unpack_from(value)[0])
+    return None
 
 
 def encode_stamps(stamps: tuple[Stamp, ...]) -> bytes:

@@ -58,6 +58,7 @@ from embermq.sessions.tick import (
     Accepted,
     Asked,
     Batch,
+    Copied,
     Enqueued,
     Own,
     PublishRefusal,
@@ -201,7 +202,7 @@ class Publishing:
         return self._record(accepted, own.origin, permissions)
 
     def accept_operators(
-        self, message: Message, own: Replayed | Asked, receivers: Match | None = None
+        self, message: Message, own: Replayed | Asked | Copied, receivers: Match | None = None
     ) -> PublishRefusal | None:
         """Take a message that an operator sends, so no rules are asked: for `receivers`, None for whoever its topic
         leads to. Returns why it is refused, or what a queue says of one that it takes and does not enqueue."""
@@ -341,7 +342,7 @@ class Publishing:
         state, tick, message = self._state, self._tick, accepted.message
         match, link, qos = accepted.match, accepted.link, message.qos
         order = state.share.retain_order
-        if message.retain and order is not None and not isinstance(accepted.own, Replayed):
+        if message.retain and order is not None and not isinstance(accepted.own, Copied):
             message = accepted.message = order.own(message)
         # What is QoS 0 has reached applications already, so its record names none.
         fields = source_of(state, permissions) if message.retain else ()
@@ -540,8 +541,8 @@ class Publishing:
             if message.retain:
                 self._state.retained.settle(message.topic)
             own = accepted.own
-            if isinstance(own, Replayed | Asked):
-                own.refused(self._state.replays, refusal)
+            if isinstance(own, Replayed | Asked | Copied):
+                own.refused((self._state.replays, self._tick.writes.replays), refusal)
                 continue
             if own is not None:
                 self.accept_own(message, replace(own, is_repeated=True))

@@ -1,15 +1,16 @@
 """Messages that were in the log before come in once more, by their number in a replay.
 
-The number of the next one is stored with the records of a piece, all or nothing. So a piece that is asked for again,
-because its answer was lost with the broker or with the program that asks, takes what is missing of it, and nothing
-twice. What rules publish comes in by the same way.
+The number of the next one is stored with the records of a piece: all or nothing, or where the log is a store of its
+own behind them, and each record has its number (`durability.completion`). So a piece that is asked for again, because
+its answer was lost with the broker or with the program that asks, takes what is missing of it, and nothing twice. What
+rules publish comes in by the same way.
 """
 
 from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from embermq.formats.log_record import FIELD_ADDRESSED, Stamp, encode_stamps
+from embermq.formats.log_record import FIELD_ADDRESSED, Stamp, encode_stamps, replayed_field
 from embermq.intake.publishing import Publishing
 from embermq.model.message import Message
 from embermq.mqtt.topics.errors import TopicError
@@ -48,7 +49,7 @@ class Replaying:
         fields = ADDRESSED if receivers is not None else ()
         assert first <= self.next_of(replay), "nothing is left out"
         numbered = [
-            (Replayed(replay, number, fields), message)
+            (_numbered(replay, number, fields), message)
             for number, message in enumerate(messages, first)
             if message is not None
         ]
@@ -59,7 +60,7 @@ class Replaying:
     ) -> PublishRefusal | None:
         """Messages of a rule by number, in their order, with the fields of their records; `end`: all below is done."""
         replay = RULE + rule
-        numbered = [(Replayed(replay, number, fields), message) for number, fields, message in messages]
+        numbered = [(_numbered(replay, number, fields), message) for number, fields, message in messages]
         return self._take(replay, numbered, end, None)
 
     def place_of_rule(self, rule: str, begin: int | None = None) -> int | None:
@@ -103,6 +104,10 @@ class Replaying:
         if is_system_topic(message.topic):
             return PublishRefusal(ReasonCode.TOPIC_NAME_INVALID, "below $SYS only the broker publishes")
         return None
+
+
+def _numbered(replay: str, number: int, fields: RecordFields) -> Replayed:
+    return Replayed(replay, number, (*fields, replayed_field(replay, number)))
 
 
 def _only(session: Session) -> Match:

@@ -35,7 +35,7 @@ class TickWrites(Writes):
     removed last.
     """
 
-    FALLS: ClassVar[frozenset[str]] = frozenset({"records", "receipts", "replays"})
+    FALLS: ClassVar[frozenset[str]] = frozenset({"records", "receipts"})
 
     records: list[bytes] = field(default_factory=list)
     session: SessionWrites = field(default_factory=SessionWrites)

@@ -20,7 +20,7 @@ from embermq.pipeline.errors import SparkEndedError
 from embermq.pipeline.java import find_java
 from embermq.pipeline.places import Places
 from embermq.pipeline.session import start_session
-from embermq.pipeline.settings import PipelineSettings, QueryName
+from embermq.pipeline.settings import PipelineSettings, QueryName, is_local
 
 TASKS_MAX = 8
 """Unless more are asked for: the stores at both ends are not faster for it."""
@@ -35,19 +35,36 @@ _LOST = (PySparkException, Py4JError, ConnectionError, EOFError)
 """How PySpark tells that its JVM is gone, depending on what it was about to do."""
 
 
+def job_master(master: str, tasks: int, elsewhere: bool) -> str:
+    """Where a job runs whose settings say `master`."""
+    if not is_local(master) and elsewhere:
+        return master
+    if not tasks and is_local(master) and master != "local":
+        return master
+    return f"local[{tasks or min(os.cpu_count() or 1, TASKS_MAX)}]"
+
+
 @contextmanager
 def batch_session(
-    settings: PipelineSettings, tasks: int, work: Path, *, lake: bool = False, spill: Path | None = None
+    settings: PipelineSettings,
+    tasks: int,
+    work: Path,
+    *,
+    lake: bool = False,
+    spill: Path | None = None,
+    elsewhere: bool = False,
 ) -> Iterator[SparkSession]:
-    """So many tasks at a time, 0 for one a core; with what `lake` needs. Spark keeps its files in `work`, a directory
-    with a short path, or those that may be large in `spill`. Raises SparkEndedError."""
+    """So many tasks at a time, 0 for what `pipeline.master` says; with what `lake` needs. Spark keeps its files in
+    `work`, a directory with a short path, or those that may be large in `spill`. What reads no file of this machine may
+    run `elsewhere`, where `pipeline.master` is. Raises SparkEndedError."""
     places = Places(spill or work)
-    slots = tasks or min(os.cpu_count() or 1, TASKS_MAX)
     java = find_java(places.java_wrapper)
     try:
         with _stderr_in(work / _LOG):
             queries: tuple[QueryName, ...] = ("lake",) if lake else ()
-            job = msgspec.structs.replace(settings, master=f"local[{slots}]", queries=queries)
+            job = msgspec.structs.replace(
+                settings, master=job_master(settings.master, tasks, elsewhere), queries=queries
+            )
             spark = start_session(job, places, java, work)
     except _LOST as error:
         raise SparkEndedError(f"Spark does not start: {_last_words(work, _first_line(error))}") from error

@@ -49,6 +49,8 @@ class StoredState(Struct, frozen=True):
     generation_reserved: int = 1
     replays: dict[str, int] = field(default_factory=dict)
     """Id of a replay -> the number of its next message."""
+    replays_complete_to: int | None = None
+    """These know of every record below this offset; None: of all, or below the dispatcher's floor."""
 
 
 class SessionStore(ABC):

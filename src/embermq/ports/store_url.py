@@ -7,7 +7,9 @@ from urllib.parse import unquote
 from msgspec import Struct
 
 _USER = re.compile(r"(?<=://)([^:]*):.*@", re.DOTALL)
-_PARAMETER = re.compile(r"([?&][^=&]*(?:pass|secret|key)[^=&]*(?<!_file)=)[^&]*", re.IGNORECASE)
+_PARAMETER = re.compile(
+    r"([?&][^=&]*(?:pass|secret|key|token|sig|auth|credential)[^=&]*(?<!_file)=)[^&]*", re.IGNORECASE
+)
 
 
 def without_password(url: str) -> str:

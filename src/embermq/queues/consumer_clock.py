@@ -45,11 +45,19 @@ class ConsumerClock:
         due_ms = self.until_ms(moment_ms)
         return max(due_ms, self._looked_ms + AGAIN_MS) if self.stands_ms() else due_ms
 
+    def untaken_since_ms(self, broker_ms: int) -> int:
+        """Since when nothing has said that settlements are taken, in broker time, if it stands still now; else 0."""
+        return self._answered_ms if broker_ms > self._answered_ms + PATIENCE_MS else 0
+
+    def runs(self, broker_ms: int) -> None:
+        """Somebody's time runs. From the first call on it goes no further than `PATIENCE_MS` without an answer."""
+        if self._answered_ms == NEVER_MS:
+            self._answered_ms = broker_ms
+
     def ask(self, broker_ms: int) -> bool:
         """Whether to find out if a settlement of now is taken, and to call `answered` then. False while that is being
         found out."""
-        if self._answered_ms == NEVER_MS:
-            self._answered_ms = broker_ms
+        self.runs(broker_ms)
         if self._is_asked:
             return False
         self._is_asked = True

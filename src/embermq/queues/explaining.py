@@ -23,8 +23,8 @@ NAMED_MAX = 3
 
 class Reason(Struct, frozen=True):
     """`group` is "" for what holds for the whole queue. `code` is for machines: full, letters_full, paused,
-    empty, delayed, no_group, no_consumer, consumer_gone, consumer_stalled, no_partition, window_full, suspect,
-    key_blocked, backoff, filling, under_way."""
+    not_settled, empty, delayed, no_group, no_consumer, consumer_gone, consumer_stalled, no_partition, window_full,
+    suspect, key_blocked, backoff, filling, under_way."""
 
     group: str
     code: str
@@ -42,6 +42,13 @@ def explain(queue: Queue, now_ms: int) -> list[Reason]:
     if queue.is_paused:
         told = "the queue is paused: nothing is delivered until an operator resumes it"
         reasons.append(Reason("", "paused", told))
+    untaken_ms = queue.clock.untaken_since_ms(now_ms)
+    if untaken_ms:
+        told = (
+            f"what consumers settle has not been stored since {_at(untaken_ms)}: the message log or the store does not"
+            " answer, and until it does leases and the time of consumers that are gone stand still"
+        )
+        reasons.append(Reason("", "not_settled", told))
     delayed, first_ms = len(queue.delayed), queue.delayed.first_ms()
     if delayed:
         reasons.append(

@@ -311,12 +311,14 @@ class Queues:
 
     def asked(self, now_ms: int, is_away: Callable[[str], bool]) -> list[Queue]:
         """Queues of which to find out whether a settlement of now is taken: see `ConsumerClock`. Of those that are
-        known to be away, by name, it is not."""
+        known to be away, by name, it is not; their clocks know that consumers are there all the same."""
         found: list[Queue] = []
         for name, queue in self._queues.items():
             if not any(group.members for group in queue.groups.values()):
                 queue.clock.rest()
-            elif not is_away(name) and queue.clock.ask(now_ms):
+                continue
+            queue.clock.runs(now_ms)
+            if not is_away(name) and queue.clock.ask(now_ms):
                 found.append(queue)
         return found
 

@@ -98,15 +98,18 @@ class Receiver(Struct):
 class GroupTurn(Struct, eq=False):
     """A shared subscription, `name` as clients spell it, and whose turn it is there, over all topics. `members` are its
     subscriptions by the generation of their sessions. `behind_from` is the first record that waits in the log for it,
-    -1 when none does. `queue` is the session that stands for its queue, None before there is one; `giving` counts what
-    is on its way from there to members. `is_deserted`: no member is there, as far as that is known."""
+    -1 when none does. `queue` is the session that stands for its queue, None before there is one; `leaving` are the
+    places there of what is on its way to members, or is being dropped: nobody else may touch it. `is_passing`: messages
+    there were passed over, because the members that may have them were full. `is_deserted`: no member is there, as far
+    as that is known."""
 
     name: str
     members: dict[int, Subscriber] = field(default_factory=dict)
     next: int = 0
     behind_from: int = -1
     queue: Session | None = None
-    giving: int = 0
+    leaving: set[int] = field(default_factory=set)
+    is_passing: bool = False
     is_deserted: bool = False
 
 

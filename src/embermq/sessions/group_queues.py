@@ -41,8 +41,10 @@ class GroupQueues:
         self._choose = STRATEGIES[state.settings.shared_strategy]
         self.stalled: dict[int, set[GroupTurn]] = {}
         """Groups whose queue waits for room of a member, by the generation of those members."""
-        self.woken: list[GroupTurn] = []
-        """Those of which a member has room now."""
+        self.woken: list[tuple[GroupTurn, Session]] = []
+        """Those of which a member has room now, with that member."""
+        self.rights_changed = False
+        """What members may not receive was passed over in the queues, and is to be looked at again."""
 
     # Who gets a message
 
@@ -131,16 +133,24 @@ class GroupQueues:
         """A queue is no more; the next message that nobody can take begins a new one."""
         turn, queue.group = queue.group, None
         if turn is not None and turn.queue is queue:
-            turn.queue, turn.giving = None, 0
+            turn.queue, turn.is_passing = None, False
+            turn.leaving.clear()
 
     # Room
 
     def has_room(self, session: Session) -> None:
-        """A client may have room again: wake the groups that wait for that. Call this only while some do."""
+        """A client may have room again: wake the groups that wait for that. Call this only while some do. Where
+        messages were passed over the queue is read from its front, so that is done for half a window of room, not for
+        each acknowledgement."""
         if session.generation in self.stalled and session.has_room:
-            self.woken += self.stalled[session.generation]
+            is_half_free = session.has_room_again
+            self.woken += [
+                (turn, session)
+                for turn in self.stalled[session.generation]
+                if is_half_free or not turn.is_passing
+            ]
 
 
 def is_busy(turn: GroupTurn) -> bool:
     """Whether messages wait in the group's queue, or are on their way from there: what is new comes behind them."""
-    return turn.queue is not None and (turn.queue.queued > 0 or turn.giving > 0)
+    return turn.queue is not None and (turn.queue.queued > 0 or bool(turn.leaving))

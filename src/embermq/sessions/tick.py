@@ -59,9 +59,10 @@ class Replayed(Struct, frozen=True):
     fields: RecordFields = ()
     is_repeated: ClassVar[bool] = False
 
-    def refused(self, replays: dict[str, int], _: PublishRefusal) -> None:
+    def refused(self, replays: tuple[dict[str, int], ...], _: PublishRefusal) -> None:
         """Its tick could not be stored. Its program asks again: it has been told of nothing that was not stored."""
-        replays[self.replay] = min(self.number, replays.get(self.replay, self.number))
+        for known in replays:
+            known[self.replay] = min(self.number, known.get(self.replay, self.number))
 
 
 class Asked(Struct):
@@ -73,9 +74,23 @@ class Asked(Struct):
     is_repeated: ClassVar[bool] = False
     fields: ClassVar[RecordFields] = ()
 
-    def refused(self, _: dict[str, int], refusal: PublishRefusal) -> None:
+    def refused(self, _: tuple[dict[str, int], ...], refusal: PublishRefusal) -> None:
         """Its tick could not be stored."""
         self.refusal = refusal
+
+
+class Copied(Struct, frozen=True):
+    """A message from this position of another node's log. `back` is told the position when its tick could not be
+    stored: it is taken once more. `fields` are carried in its record."""
+
+    position: int
+    fields: RecordFields
+    back: Callable[[int], None]
+    is_repeated: ClassVar[bool] = False
+
+    def refused(self, _: tuple[dict[str, int], ...], __: PublishRefusal) -> None:
+        """Its tick could not be stored."""
+        self.back(self.position)
 
 
 class Enqueued(Struct, frozen=True):
@@ -108,7 +123,7 @@ class Accepted(Struct, gc=False):
     refusal: PublishRefusal | None = None
     receiving: set[int] | None = None
     verdict: Verdict | None = None
-    own: Own | Replayed | Asked | None = None
+    own: Own | Replayed | Asked | Copied | None = None
     frame_key: tuple[bool, int, bool, tuple[int, ...]] | None = None
     frame: tuple[bytes, bytes, bytes] = (b"", b"", b"")
     counted_bytes: int = 0

@@ -41,12 +41,30 @@ def test_each_kind_is_found_and_what_is_over_is_not() -> None:
         ("::ffff:192.0.2.1", "192.0.2.1:1883", True),
         ("::ffff:192.0.2.0/120", "[::ffff:192.0.2.9]:1883", True),
         ("::ffff:192.0.2.0/120", "192.0.3.9:1883", False),
-        ("0.0.0.0/0", "/run/embermq.sock", False),
+        ("10.0.0.0/8", "10.255.0.1:1", True),
+        ("10.0.0.0/8", "/run/embermq.sock", False),
     ],
 )
 def test_addresses_and_networks(banned: str, peer: str, expected: bool) -> None:
     found = bans((BanKind.ADDRESS, address_banned(banned), 0))
     assert (found.find("", "", peer, NOW) is not None) is expected
+
+
+def test_each_length_of_a_prefix_is_looked_at_and_one_that_is_over_hides_no_other() -> None:
+    given = [(f"10.{number}.0.0/16", NOW) for number in range(256)]
+    given += [("10.0.0.0/8", 0), ("10.7.0.0/24", NOW), ("2001:db8::/32", 0), ("192.0.2.4/31", 0)]
+    found = bans(*((BanKind.ADDRESS, address_banned(value), until) for value, until in given))
+    banned = found.find("", "", "10.7.0.1:5", NOW)
+    assert banned is not None and banned.value == "10.0.0.0/8"
+    assert found.find("", "", "192.0.2.5:5", NOW) and not found.find("", "", "192.0.2.6:5", NOW)
+    assert found.find("", "", "[2001:db8:7::]:5", NOW) and not found.find("", "", "[2001:db9::]:5", NOW)
+    assert len(found) == len(given)
+
+
+@pytest.mark.parametrize("text", ["0.0.0.0/0", "128.0.0.0/1", "::/0", "2000::/3", "::ffff:0:0/96"])
+def test_nobody_bans_half_of_the_world(text: str) -> None:
+    with pytest.raises(ValueError, match="is the widest"):
+        address_banned(text)
 
 
 def test_an_address_has_no_zone() -> None:

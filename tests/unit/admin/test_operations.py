@@ -11,8 +11,10 @@ from embermq.admin.api_docs import docs_page
 from embermq.admin.api_schema import described
 from embermq.admin.asking import request_of
 from embermq.admin.errors import STATUSES, RequestRefused
+from embermq.admin.message_values import PublishRequest
 from embermq.admin.operations import DELETE_PARKED, GET_PARKED, LIST_PARKED, OPERATIONS, QUEUE_OPERATIONS
 from embermq.admin.rpc_server import CODES
+from embermq.admin.trail import is_change, object_of
 
 
 def test_names_and_addresses_are_those_of_one_operation() -> None:
@@ -27,6 +29,21 @@ def test_an_address_has_fields_of_the_request() -> None:
             assert set(re.findall(r"\{(\w+)\}", path)) <= set(each.request.__struct_fields__), each.name
         assert not each.body_as or each.body_as in each.request.__struct_fields__, each.name
         assert set(each.pages) <= set(each.request.__struct_fields__), each.name
+
+
+def test_the_audit_trail_has_what_a_change_is_about_and_no_secret() -> None:
+    secrets = {"password", "payload", "payload_base64", "properties"}
+    for each in filter(is_change, OPERATIONS):
+        named = {*re.findall(r"\{(\w+)\}", each.paths[0]), *each.names}
+        assert named and not named & secrets, each.name
+        assert set(each.names) <= set(each.request.__struct_fields__), each.name
+    about = PublishRequest(topic="t" * 1_000, payload="hidden", retain=True)
+    (publish,) = (each for each in OPERATIONS if each.name == "Publish")
+    assert object_of(publish, about) == {"topic": "t" * 256 + "…", "qos": 1, "retain": True}
+    (redrive,) = (each for each in OPERATIONS if each.name == "RedriveDeadLetters")
+    letters = redrive.request(name="q", ids=tuple(map(str, range(50))))
+    ids = object_of(redrive, letters)["ids"]
+    assert isinstance(ids, list) and ids[-1] == "… 50 in all" and len(ids) == 21
 
 
 def test_http_and_grpc_have_the_same_operations_of_queues() -> None:

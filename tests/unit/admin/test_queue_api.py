@@ -431,6 +431,25 @@ def test_tokens_have_scopes() -> None:
     served(bench, work, access, peer="192.0.2.7")
 
 
+def test_where_alerts_go_is_seen_by_who_may_change_it() -> None:
+    tokens = Tokens()
+    access = TokenAccess(tokens, lambda: 1_000)
+    url = "https://hooks.example:8443/services/T0/hidden"
+
+    async def work(ask: Ask) -> None:
+        settings = {"dlq_config": {"enabled": True, "alert_webhook": url}}
+        assert (await ask("PUT", "/queues/a", json=settings)).status_code == 201
+        for scope in (None, *Scope):
+            headers = {}
+            if scope is not None:
+                headers = {"authorization": f"Bearer {tokens.add(scope.value, scope)}"}
+            shown = (await ask("GET", "/queues/a", headers=headers)).json()["settings"]["dlq_config"]
+            seen = scope in (None, Scope.ADMIN)
+            assert shown["alert_webhook"] == (url if seen else "https://hooks.example:8443/***"), scope
+
+    served(DeskBench(), work, access)
+
+
 def test_without_a_token_this_machine_alone_gets_in() -> None:
     access = TokenAccess(Tokens(), lambda: 0)
 
@@ -458,6 +477,10 @@ def test_without_a_token_this_machine_alone_gets_in() -> None:
             {"origin": HERE.removeprefix("http")},
         ):
             is_problem(await ask("GET", "/queues", headers=headers), 403, "embermq tokens create")
+            # What a page sends without asking the broker first, and what it would ask about.
+            for method, path in (("POST", "/queues/a/purge"), ("PUT", "/queues/b"), ("DELETE", "/queues/a")):
+                simple = {**headers, "content-type": "text/plain"}
+                is_problem(await ask(method, path, headers=simple, content=b"{}"), 403)
         assert (await ask("GET", "/queues", headers={"sec-fetch-site": "none"})).status_code == 200
         is_problem(await ask("GET", "/queues", headers={"authorization": "Bearer x"}), 401)
 

@@ -116,6 +116,8 @@ def test_a_queue_of_any_name_can_be_seen_and_deleted(name: str) -> None:
         path = f"/queues/{quote(name, safe='').replace('.', '%2E')}"
         assert (await ask("PUT", path)).status_code == 201
         assert (await ask("GET", path)).json()["settings"]["name"] == name
+        as_a_page_asks = path.replace("/queues/", "/queues/%00")
+        assert (await ask("GET", as_a_page_asks)).json()["settings"]["name"] == name
         assert (await ask("POST", f"{path}/purge")).json() == {"messages": 0}
         assert (await ask("DELETE", path)).status_code == 200
 

@@ -19,6 +19,7 @@ from embermq.admin import queue_admin_pb2 as pb
 from embermq.admin.access import Scope, TokenAccess
 from embermq.admin.queue_values import Configured, LettersWanted, PutBack, QueueDetail, Retried, RetryJob
 from embermq.admin.rpc_calls import CALLS, SERVICE
+from embermq.admin.trail import ChangeBegun
 from embermq.model.message import Message
 from embermq.mqtt.wire.properties import Properties
 from embermq.queues.explaining import Reason
@@ -361,6 +362,58 @@ def test_tokens_have_scopes(tmp_path: Path) -> None:
             for wrong in ("", "Bearer nonsense", "Bearer ", "Basic x"):
                 code, words = await ask.refused(name, request, **({"authorization": wrong} if wrong else {}))
                 assert code == "UNAUTHENTICATED" and "nonsense" not in words
+
+    carried_out(DeskBench(), tmp_path, work, access)
+
+
+class TrailKept:
+    """In memory."""
+
+    def __init__(self) -> None:
+        self.changes: list[tuple[ChangeBegun, list[str]]] = []
+
+    async def begin(self, change: ChangeBegun) -> str:
+        self.changes.append((change, []))
+        return str(len(self.changes) - 1)
+
+    def end(self, change_id: str, outcome: str) -> None:
+        self.changes[int(change_id)][1].append(outcome)
+
+
+def test_changes_are_in_the_audit_trail_with_who_has_asked(tmp_path: Path) -> None:
+    tokens, trail = Tokens(), TrailKept()
+    access = TokenAccess(tokens, lambda: 1_000)
+
+    async def work(ask: Asking) -> None:
+        admin = f"Bearer {tokens.add(ADMIN)}"
+        await ask("PutQueue", pb.PutQueueRequest(name="q"), authorization=admin)
+        await ask("GetQueue", QUEUE, authorization=admin)
+        await ask.refused("PurgeQueue", pb.QueueRequest(name="none"), authorization=admin)
+        await ask.refused("PurgeQueue", QUEUE)
+
+    carried_out(DeskBench(), tmp_path, work, access, trail=trail)
+    (put, done), (purge, refused) = trail.changes
+    assert (put.operation, put.object, put.over, put.peer) == ("PutQueue", {"name": "q"}, "grpc", "127.0.0.1")
+    assert put.by.startswith("token ") and done == ["done"]
+    assert (purge.operation, purge.object) == ("PurgeQueue", {"name": "none"})
+    assert len(refused) == 1 and refused[0].startswith("refused: ")
+
+
+def test_where_alerts_go_is_seen_by_who_may_change_it(tmp_path: Path) -> None:
+    tokens = Tokens()
+    access = TokenAccess(tokens, lambda: 1_000)
+
+    async def work(ask: Asking) -> None:
+        letters = pb.DeadLetterConfig(enabled=True, alert_webhook="https://hooks.example/hidden")
+        asked = pb.PutQueueRequest(name="q", settings=pb.QueueSettings(dlq_config=letters))
+        admin, reader = (f"Bearer {tokens.add(scope)}" for scope in (ADMIN, READ))
+        await ask("PutQueue", asked, authorization=admin)
+        for secret, expected in (
+            (admin, "https://hooks.example/hidden"),
+            (reader, "https://hooks.example/***"),
+        ):
+            shown = await ask("GetQueue", QUEUE, authorization=secret)
+            assert shown.settings.dlq_config.alert_webhook == expected
 
     carried_out(DeskBench(), tmp_path, work, access)
 

@@ -11,7 +11,14 @@ COMMANDS = [(packaged.COMMANDS, "bench"), (packaged.PIPELINE_COMMANDS, "migrate"
 
 
 @pytest.mark.parametrize(
-    ("words", "told"), [(["bench"], "p2p"), (["pipeline", "migrate"], "--from"), ([], "bench")]
+    ("words", "told"),
+    [
+        (["bench"], "p2p"),
+        (["pub"], "-h, --host"),
+        (["sub"], "-h, --host"),
+        (["pipeline", "migrate"], "--from"),
+        ([], "bench"),
+    ],
 )
 def test_an_installed_package_has_its_command(
     capsys: pytest.CaptureFixture[str], words: list[str], told: str

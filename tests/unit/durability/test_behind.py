@@ -8,6 +8,9 @@ from tests.support.held_sessions import HeldSessions, table
 from tests.unit.durability.behind import subscriber
 
 from embermq.delivery.device import behind
+from embermq.intake.replaying import Replaying
+from embermq.model.client_type import ClientType
+from embermq.model.message import Message
 from embermq.mqtt.wire.packets import Connack, Puback, Publish, Pubrec
 
 PAYLOAD_BYTES = 100_000
@@ -102,6 +105,24 @@ def test_a_client_that_is_there_and_slow_falls_behind_and_catches_up(
     assert told(slow)[-1] == b"live"
     assert not hand.state.sessions["slow"].backlog
     assert remembers or hand.log.reads_later
+
+
+def test_what_was_replayed_to_one_application_is_not_owed_to_others(
+    hand: HandDrivenBroker, sessions: HeldSessions, remembers: bool
+) -> None:
+    subscriber(hand).drops()
+    subscriber(hand, name="one", qos=1, client_type=ClientType.APPLICATION)
+    publisher = hand.connects("p")
+    sessions.held = True
+    publishes(hand, publisher, 20)
+    assert len(hand.device.behind)
+    again = Message("t", b"again", 1, False, "p", 5, 0)
+    replaying = Replaying(hand.state, hand.broker.publishing)
+    assert replaying.take("r", 0, [again], hand.state.sessions["one"]) is None
+    publishes(hand, publisher, 5, 20)
+    answers(hand, sessions)
+    assert told(hand.keeps("s")) == numbered(25)
+    assert (hand.log.reads_later > 0) is not remembers
 
 
 @pytest.mark.parametrize("rounds", [0, 3, 7])

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from tests.support.hand_driven import HandDrivenBroker, dispatch
+from tests.support.held_sessions import HeldSessions
 
 from embermq.admin.errors import NotFound, OperationRefused, RequestRefused
 from embermq.admin.replay_desk import ReplayDesk
 from embermq.admin.replay_values import ReplayRequest, ReplayTaken
-from embermq.formats.log_record import decode_record, encode_record, is_addressed, iter_frames
+from embermq.formats.log_record import decode_record, encode_record, is_addressed, iter_frames, replayed_in
 from embermq.intake.replaying import Replaying
 from embermq.model.client_type import ClientType
 from embermq.model.message import Message
@@ -59,6 +61,58 @@ def test_each_number_is_taken_once_also_by_the_next_broker() -> None:
     assert payloads(hand)[-1] == b"0"
 
 
+@pytest.mark.promise("pipeline-2")
+@pytest.mark.parametrize("floor_has_passed", [False, True])
+def test_where_the_log_is_a_store_of_its_own_each_record_tells_its_number(
+    tmp_path: Path, floor_has_passed: bool
+) -> None:
+    """The broker dies between the log and the store of state, at the first piece or at a later one."""
+    sessions = HeldSessions(tmp_path / "sessions.db")
+    hand = HandDrivenBroker(sessions=sessions)
+    taken = 0
+    if floor_has_passed:
+        assert replaying(hand).take(REPLAY, 0, messages(0, 1), None) is None
+        hand.settle()
+        hand.passes(s=1)
+        assert hand.store.replays == {REPLAY: 2} and sessions.floors[-1] == 2
+        taken = 2
+    sessions.held = True
+    assert replaying(hand).take(REPLAY, taken, messages(taken, taken + 1, taken + 2), None) is None
+    hand.settle()
+    assert hand.store.replays.get(REPLAY, 0) == taken, "not stored yet"
+    assert len(payloads(hand)) == taken + 3
+    for _ in range(2):  # the store may have lost its newest data
+        hand = hand.restarted()
+        assert replaying(hand).next_of(REPLAY) == taken + 3
+        assert replaying(hand).take(REPLAY, 0, messages(*range(taken + 4)), None) is None
+        assert replaying(hand).next_of(REPLAY) == taken + 4
+    hand.settle()
+    assert payloads(hand) == [b"%d" % number for number in range(taken + 4)]
+    assert hand.store.replays == {REPLAY: taken + 4}
+    told = [
+        replayed_in(decode_record(frame))
+        for _, records, _ in hand.store.batches
+        for frame in iter_frames(b"".join(records))
+    ]
+    assert told == [(REPLAY, number) for number in range(taken + 4)]
+    sessions.close()
+
+
+def test_what_the_start_has_found_is_stored_though_its_tick_is_refused(tmp_path: Path) -> None:
+    sessions = HeldSessions(tmp_path / "sessions.db")
+    hand = HandDrivenBroker(sessions=sessions)
+    sessions.held = True
+    assert replaying(hand).take(REPLAY, 0, messages(0, 1), None) is None
+    hand.settle()
+    hand = hand.restarted()
+    hand.failures = [StoreFull("no room")]
+    assert replaying(hand).take("another", 0, messages(2), None) is None
+    hand.settle()
+    assert replaying(hand).next_of(REPLAY) == 2 and not replaying(hand).next_of("another")
+    assert hand.store.replays == {REPLAY: 2, "another": 0}
+    sessions.close()
+
+
 def test_what_could_not_be_stored_is_not_counted_and_comes_again() -> None:
     hand = HandDrivenBroker()
     ticks: Any = SimpleNamespace(look_at_clock=lambda: None, wake=lambda: None)
@@ -77,7 +131,7 @@ def test_what_could_not_be_stored_is_not_counted_and_comes_again() -> None:
         request = ReplayRequest(replay=REPLAY, first=0, messages=frames)
         taken = await asked(request)
         assert (taken.next, taken.passes) == (0, True) and not payloads(hand)
-        assert not hand.store.replays, "a start would leave the messages out"
+        assert not hand.store.replays.get(REPLAY), "a start would leave the messages out"
         assert await asked(request) == ReplayTaken(next=2)
         assert await asked(request) == ReplayTaken(next=2)
         assert payloads(hand) == [b"0", b"1"] and hand.state.counters.messages_replayed == 2

@@ -90,6 +90,40 @@ def test_a_jvm_that_has_no_memory_left_to_say_what_is_wrong_is_told(
         raise Py4JError("An error occurred while calling o81.toString")
 
 
+@pytest.mark.parametrize(
+    ("master", "tasks", "elsewhere", "expected"),
+    [
+        ("local", 3, False, "local[3]"),
+        ("local[5]", 0, False, "local[5]"),
+        ("local[5]", 2, True, "local[2]"),
+        ("spark://one:7077", 0, True, "spark://one:7077"),
+        ("spark://one:7077", 2, False, "local[2]"),
+    ],
+)
+@pytest.mark.promise("pipeline-15")
+@pytest.mark.usefixtures("jvm")
+def test_a_job_runs_where_the_settings_say(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    master: str,
+    tasks: int,
+    elsewhere: bool,
+    expected: str,
+) -> None:
+    started: list[str] = []
+    starts: Any = vars(batch)["start_session"]
+
+    def start(settings: PipelineSettings, *more: Any) -> Any:
+        started.append(settings.master)
+        return starts(settings, *more)
+
+    monkeypatch.setattr(batch, "start_session", start)
+    with batch.batch_session(PipelineSettings(master=master), tasks, tmp_path, elsewhere=elsewhere):
+        pass
+    assert started == [expected]
+
+
 def test_one_that_does_not_start_is_told(
     jvm: subprocess.Popen[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

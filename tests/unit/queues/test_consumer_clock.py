@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 from tests.support.queue_bench import Bench
 from tests.unit.queues.test_refused_ticks import Hand, publish
@@ -9,6 +11,7 @@ from tests.unit.queues.test_refused_ticks import Hand, publish
 from embermq.ports.errors import StoreError
 from embermq.queues.consumer_clock import AGAIN_MS, PATIENCE_MS, ConsumerClock
 from embermq.queues.durations import parse_duration
+from embermq.queues.explaining import explain
 from embermq.queues.names import Verb
 from embermq.queues.settling import Outcome
 
@@ -80,6 +83,21 @@ def test_who_comes_when_nobody_was_there_and_nothing_is_taken_has_its_time() -> 
 
 
 @pytest.mark.promise("queues-22")
+def test_who_comes_just_before_nothing_is_taken_keeps_what_it_holds() -> None:
+    bench = Asking()
+    bench.join("a")
+    bench.publish()
+    held = bench.one()
+    bench.join("b")
+    bench.takes = False
+    bench.passes("1h")
+    assert not bench.take()
+    bench.takes = True
+    bench.passes("1s")
+    assert bench.settle(held, Verb.ACK) is Outcome.DONE and not bench.sent
+
+
+@pytest.mark.promise("queues-22")
 def test_a_lease_has_the_time_in_which_its_settlement_could_be_taken() -> None:
     bench = Asking()
     bench.holding()
@@ -148,13 +166,22 @@ def looks(hand: Hand, milliseconds: int) -> None:
         hand.run()
 
 
+def told(hand: Hand) -> list[str]:
+    """What is explained of consumers' time."""
+    queue = hand.queues.core.find("work")
+    assert queue is not None
+    return [each.text for each in explain(queue, hand.state.tick.now_ms) if each.code == "not_settled"]
+
+
+@pytest.mark.parametrize("calm_ms", [0, 10_000])
 @pytest.mark.parametrize("trouble", ["late", "refuses", "is known to be away"])
-def test_it_is_found_out_on_the_way_of_a_settlement(trouble: str) -> None:
+def test_it_is_found_out_on_the_way_of_a_settlement(trouble: str, calm_ms: int) -> None:
     hand = Hand()
     taker, producer = hand.connects("worker-1"), hand.connects("producer")
     assert taker.subscribes("$queue/work", qos=1) == (1,)
-    looks(hand, 10_000)
-    assert stood_ms(hand) == 0
+    looks(hand, calm_ms)
+    assert stood_ms(hand) == 0 and told(hand) == []
+    began_ms = hand.state.tick.now_ms
     if trouble == "late":
         hand.held = True
         publish(producer, 2)
@@ -166,3 +193,5 @@ def test_it_is_found_out_on_the_way_of_a_settlement(trouble: str) -> None:
         hand.state.is_queue_away = "work".__eq__
     looks(hand, 60_000)
     assert 60_000 - PATIENCE_MS - 1_000 <= stood_ms(hand) <= 60_000
+    since = datetime.fromtimestamp(began_ms / 1_000, UTC).strftime("%Y-%m-%dT%H:%M")
+    assert len(told(hand)) == 1 and f"not been stored since {since}" in told(hand)[0]

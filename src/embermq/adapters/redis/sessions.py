@@ -13,6 +13,7 @@ from embermq.adapters.redis.floor_marks import ReadMarks
 from embermq.adapters.redis.owners import Owners
 from embermq.adapters.redis.script import read_script
 from embermq.formats.redis_layout import (
+    REPLAYS_KEY,
     RETAINED_PREFIX,
     SESSION_PREFIX,
     UPTO,
@@ -72,11 +73,20 @@ class RedisSessionStore(SessionStore):
                     for session in self._sessions(master)
                 ]
                 wills = [will for master in self._redis.masters for will in self._wills(master)]
+                replays = self._replays()
+                replays_complete_to = marks.complete_to(self._redis.at(REPLAYS_KEY))
         except LayoutError as error:
             raise _unreadable(error) from error
         sessions.sort(key=lambda session: session.row.generation, reverse=True)
         wills.sort(key=lambda will: will[0])
-        return StoredState(sessions, wills, marks.newest, self._log_end)
+        return StoredState(
+            sessions,
+            wills,
+            marks.newest,
+            self._log_end,
+            replays=replays,
+            replays_complete_to=replays_complete_to,
+        )
 
     def load_retained(self) -> list[RetainedRow]:
         rows: list[RetainedRow] = []
@@ -92,6 +102,15 @@ class RedisSessionStore(SessionStore):
         except LayoutError as error:
             raise _unreadable(error) from error
         return rows
+
+    def _replays(self) -> dict[str, int]:
+        (found,) = self._redis.many(self._redis.at(REPLAYS_KEY), [("HGETALL", REPLAYS_KEY)])
+        try:
+            if isinstance(found, Exception):
+                raise ValueError(found)
+            return {replay.decode(): int(number) for replay, number in found.items()}
+        except ValueError as error:
+            raise LayoutError(f"key {REPLAYS_KEY!r}: {error}") from error
 
     def _names(self, master: Any, prefix: str) -> Iterator[list[str]]:
         """The names in braces of all keys that begin so, each once."""

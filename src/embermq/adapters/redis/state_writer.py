@@ -33,6 +33,7 @@ from embermq.adapters.redis.unanswered import Unanswered
 from embermq.adapters.redis.wire import ignore
 from embermq.formats.redis_layout import (
     LOG_KEY,
+    REPLAYS_KEY,
     SCHEMA_KEY,
     client_keys,
     encode_retained,
@@ -47,6 +48,7 @@ from embermq.ports.state_writer import StateWriter
 from embermq.ports.tick_store import Stored
 
 NOTE_LOG = read_script("note_log")
+NOTE_REPLAYS = read_script("note_replays")
 SCRIPTS = (
     *session_writer.SCRIPTS,
     *application_writer.SCRIPTS,
@@ -55,6 +57,7 @@ SCRIPTS = (
     *queue_store.SCRIPTS,
     MARK,
     NOTE_LOG,
+    NOTE_REPLAYS,
 )
 """All that the link has to know."""
 
@@ -104,6 +107,10 @@ class RedisStateWriter(StateWriter):
         self.applications.submit(writes)
         self._queues.submit(writes.queues, base, log_end, writes.records)
         self._sessions.end(writes.session.deleted_sessions)
+        if writes.replays:
+            args = [word for replay in writes.replays.items() for word in replay]
+            answered = self._unanswered.asked_for_nobody()
+            self._link.ask(REPLAYS_KEY, NOTE_REPLAYS, (REPLAYS_KEY,), args, answered)
         self._post(all_asked)  # never before this call returns, also when there was nothing to do
 
     def when_stored(self, owner: int, call: Stored) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from embermq.durability.recovery import Redispatch
-from embermq.formats.log_record import split_batch
+from embermq.formats.log_record import is_addressed, split_batch
 from embermq.model.message import Message
 from embermq.ports.message_log import LogBatch
 from embermq.routing.router import GroupTurn, MatchedGroup, Receiver
@@ -219,8 +219,9 @@ class Behind(Redispatch):
         self.read_on()
 
     def _decoded(self, offset: int, frame: bytes) -> Message | None:
+        """None for what nobody is owed by its topic."""
         record = self._state.damaged.decode(frame, f"offset {offset} of the message log")
-        return record.message if record is not None else None
+        return record.message if record is not None and not is_addressed(record) else None
 
     def _taken_ahead(self) -> Iterator[Frame]:
         while self._ahead:
@@ -275,7 +276,7 @@ class Behind(Redispatch):
         lag = self._lags.get(receiver.session.generation)
         return lag is not None and self._step <= lag.at <= offset and not self._state.must_wait(lag.client_id)
 
-    def _is_owed_to_group(self, group: MatchedGroup, _members: list[Receiver], offset: int) -> bool:
+    def _is_owed_to_group(self, group: MatchedGroup, _keepers: list[Receiver], offset: int) -> bool:
         return self._step <= group.turn.behind_from <= offset and not self._state.session_store_full
 
     def _store(self, receiver: Receiver, accepted: Accepted) -> None:

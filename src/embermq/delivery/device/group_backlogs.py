@@ -4,16 +4,21 @@ A message is stored with the member as sent, then it is removed from the group's
 the one before is durable, since the two may be on different servers. Whoever dies in between leaves it with both, never
 sent, and the start drops the group's (`durability.recovery`). A member that leaves before it is sent leaves it to the
 group. For a session that ends with its connection nothing is stored: the message is removed, then sent.
+
+What the members that may have it are too full for is passed over while others have room, and its topic with it, so that
+each topic keeps its order. When one of them has room again the queue is read from its front, up to where that is used
+up, and goes on where it was.
 """
 
 from __future__ import annotations
 
 from functools import partial
 from typing import TYPE_CHECKING
+from zlib import crc32
 
-from msgspec import Struct
+from msgspec import Struct, field
 
-from embermq.delivery.device.requests import Requests
+from embermq.delivery.device.requests import PAGE_MESSAGES, Requests
 from embermq.delivery.device.stored import delivery_from
 from embermq.delivery.sending import BULK_BYTES_MAX
 from embermq.model.session_writes import QueueRow
@@ -29,16 +34,49 @@ if TYPE_CHECKING:
 
 Given = list[tuple[QueueRow, Delivery]]
 """Messages of a group's queue, each with what is made of it for a member."""
+TOPICS_TOLD_APART = 4_096
+"""Topics that were passed over are remembered by so many values of a hash: others of the same value wait with them."""
 
 
 class _Backlog(Struct, eq=False):
-    """A queue that is being read. `present` are the members that are there; `again`: messages were passed over, because
-    nobody there may receive them, or have come back, so the reading begins once more."""
+    """A queue that is being read. `present` are the members that are there; `again`: somebody has come or gone, may
+    receive something else, or messages have come back, so the reading begins once more at the front. `ahead` is read
+    and not looked at. `passed` are the topics that were passed over since their members were full; `woken` those who
+    have room since. For them, `served` from then on, the queue is read again up to `read_to`: `passed_before` are the
+    topics that were passed over before that."""
 
     turn: GroupTurn
     queue: Session
     present: dict[Session, None]
     again: bool = True
+    ahead: list[QueueRow] = field(default_factory=list)
+    passed: set[int] = field(default_factory=set)
+    passed_before: set[int] = field(default_factory=set)
+    woken: set[Session] = field(default_factory=set)
+    served: set[Session] = field(default_factory=set)
+    read_to: int = 0
+
+    def begins_again(self) -> None:
+        """From the front, as if nothing had been passed over."""
+        self.again, self.read_to, self.queue.queue_read_seq = False, 0, 0
+        for each in (self.ahead, self.passed, self.passed_before, self.woken, self.served):
+            each.clear()
+
+    def reads_again(self) -> None:
+        """From the front, for those who have room again."""
+        self.read_to = max(self.read_to, self.queue.queue_read_seq)
+        self.queue.queue_read_seq = 0
+        self.served |= self.woken
+        self.passed_before |= self.passed
+        for each in (self.woken, self.passed, self.ahead):
+            each.clear()
+
+    def goes_on_behind(self) -> None:
+        """Nobody has room for more of what was passed over."""
+        self.served.clear()
+        self.queue.queue_read_seq = max(self.queue.queue_read_seq, self.read_to)
+        self.passed |= self.passed_before
+        self.passed_before.clear()
 
 
 class GroupBacklogs:
@@ -51,6 +89,8 @@ class GroupBacklogs:
         self._requests = requests
         self._backlogs: dict[int, _Backlog] = {}
         """By the generation of their queues."""
+        self._given: dict[int, list[Delivery]] = {}
+        """By the generation of kept members, what is being stored with them."""
 
     # Who is there
 
@@ -80,6 +120,8 @@ class GroupBacklogs:
             return
         self._unstall(backlog)
         del backlog.present[subscriber.session]
+        if turn is not None and turn.is_passing:  # what waited for it is for others now
+            backlog.again = True
         self._want(backlog)
 
     def committed(self, queue: Session) -> None:
@@ -91,8 +133,14 @@ class GroupBacklogs:
         backlog = self._backlogs.get(queue.generation)
         if backlog is None:
             backlog = self._begin(turn, queue)
-        if not self._is_stalled(backlog):
+        if turn.is_passing or not self._is_stalled(backlog):
             self._want(backlog)
+
+    def resumed(self, session: Session) -> None:
+        """The client of a kept session has come back and is told again what it was sent. That includes what was just
+        being stored with it, if it has been away meanwhile."""
+        for delivery in self._given.pop(session.generation, ()):
+            delivery.given = False
 
     def forget(self, session: Session) -> None:
         """It has ended, a queue or a member."""
@@ -100,6 +148,7 @@ class GroupBacklogs:
         if backlog is not None:
             self._unstall(backlog)
         self._groups.stalled.pop(session.generation, None)
+        self._given.pop(session.generation, None)
 
     def store_works(self) -> None:
         """Again: go on where nothing could be given."""
@@ -120,39 +169,51 @@ class GroupBacklogs:
     # Room
 
     def wake(self) -> None:
-        """Read on where a member has room again."""
-        woken, self._groups.woken = self._groups.woken, []
-        for turn in woken:
-            backlog = self._backlogs.get(turn.queue.generation) if turn.queue is not None else None
-            if backlog is not None:
+        """Read on where a member has room again, and everywhere when rights have changed."""
+        if self._groups.rights_changed:
+            self._groups.rights_changed = False
+            for backlog in self._backlogs.values():
+                backlog.again = True
                 self._unstall(backlog)
                 self._want(backlog)
+        woken, self._groups.woken = self._groups.woken, []
+        for turn, session in woken:
+            found = self._backlogs.get(turn.queue.generation) if turn.queue is not None else None
+            if found is not None:
+                if turn.is_passing:
+                    found.woken.add(session)
+                self._unstall(found)
+                self._want(found)
 
     def _stall(self, backlog: _Backlog) -> None:
         stalled = self._groups.stalled
         for session in backlog.present:
-            stalled.setdefault(session.generation, set()).add(backlog.turn)
+            if not session.has_room:
+                stalled.setdefault(session.generation, set()).add(backlog.turn)
 
     def _is_stalled(self, backlog: _Backlog) -> bool:
         stalled = self._groups.stalled
         return any(backlog.turn in stalled.get(session.generation, ()) for session in backlog.present)
 
     def _unstall(self, backlog: _Backlog) -> None:
-        stalled = self._groups.stalled
         for session in backlog.present:
-            turns = stalled.get(session.generation)
-            if turns is not None:
-                turns.discard(backlog.turn)
-                if not turns:
-                    del stalled[session.generation]
+            self._leaves_stalled(backlog.turn, session)
 
-    def _room(self, backlog: _Backlog) -> int:
-        """How many messages those who are there can be sent; who has left is forgotten."""
+    def _leaves_stalled(self, turn: GroupTurn, session: Session) -> None:
+        turns = self._groups.stalled.get(session.generation)
+        if turns is not None:
+            turns.discard(turn)
+            if not turns:
+                del self._groups.stalled[session.generation]
+
+    def _has_room(self, backlog: _Backlog) -> bool:
+        """Whether somebody who is there can be sent a message; who has left is forgotten."""
         name = backlog.turn.name
         gone = [one for one in backlog.present if not (one.is_here and name in one.subscriptions)]
         for session in gone:
+            self._leaves_stalled(backlog.turn, session)
             del backlog.present[session]
-        return sum(one.window_max - len(one.window) for one in backlog.present if one.has_room)
+        return any(one.has_room for one in backlog.present)
 
     # Reading
 
@@ -161,82 +222,131 @@ class GroupBacklogs:
             self._path.want_page(backlog.queue)
 
     def read(self, queue: Session) -> None:
-        """Ask the store for the next messages of a group's queue."""
+        """Look at the next messages of a group's queue."""
         queue.paging = False
         backlog = self._backlogs.get(queue.generation)
         if backlog is None or self._state.drains:
             return
-        if backlog.again and not backlog.turn.giving:
-            backlog.again, queue.queue_read_seq = False, 0
-        room = self._room(backlog)
+        has_room = self._has_room(backlog)
         if not backlog.present:
             backlog.turn.is_deserted = True
+            backlog.turn.is_passing = False
             del self._backlogs[queue.generation]
             return
-        if not room:
+        if not has_room:
             self._stall(backlog)
+            return
+        if backlog.again:
+            backlog.begins_again()
+        elif backlog.woken and backlog.passed:
+            backlog.reads_again()
+        if backlog.ahead:
+            self._look_at(backlog, backlog.ahead)
             return
         queue.paging = True
         # Rows that are not durable yet are not seen, and more may come while the store is asked.
         next_seq = 0 if queue.uncommitted else queue.queue_seq_next
         take = partial(self._take, backlog, next_seq)
-        self._requests.page(queue.generation, queue.queue_read_seq, room, take, bytes_max=BULK_BYTES_MAX)
+        after_seq = queue.queue_read_seq
+        self._requests.page(queue.generation, after_seq, PAGE_MESSAGES, take, bytes_max=BULK_BYTES_MAX)
 
     def _take(self, backlog: _Backlog, next_seq: int, rows: list[QueueRow]) -> None:
         queue = backlog.queue
         if not self._is_open(backlog):
             return
         queue.paging = False
-        if not rows:
-            if next_seq != queue.queue_seq_next and not queue.uncommitted:
-                self._want(backlog)
-            elif not backlog.turn.giving:
-                self._all_sent(backlog)
-        elif self._give(backlog, rows):
+        if backlog.again:  # what is in front comes first
+            self._want(backlog)
+        elif rows:
+            self._look_at(backlog, rows)
+        elif next_seq != queue.queue_seq_next and not queue.uncommitted:
             self._want(backlog)
         else:
+            backlog.passed_before.clear()
+            backlog.served.clear()
+            self._note_passed(backlog)
+            self._rest(backlog)
+
+    def _look_at(self, backlog: _Backlog, rows: list[QueueRow]) -> None:
+        """Give what can be given of these, and go on."""
+        left = self._give(backlog, rows)
+        leaving = backlog.turn.leaving
+        backlog.ahead = [row for row in rows[left:] if row.seq not in leaving]
+        self._note_passed(backlog)
+        if backlog.ahead:
+            self._stall(backlog)
+        else:
+            self._want(backlog)
+
+    def _note_passed(self, backlog: _Backlog) -> None:
+        backlog.turn.is_passing = bool(backlog.passed or backlog.passed_before)
+        if backlog.turn.is_passing:
             self._stall(backlog)
 
-    def _give(self, backlog: _Backlog, rows: list[QueueRow]) -> bool:
-        """Returns False when the next message waits for room."""
+    def _give(self, backlog: _Backlog, rows: list[QueueRow]) -> int:
+        """Returns how many of them have been looked at; nobody has room for the next one."""
         turn, queue, state = backlog.turn, backlog.queue, self._state
         given: dict[Session, Given] = {}
         over: list[QueueRow] = []
-        goes_on = True
-        for row in rows:
-            if row.seq <= max(queue.queue_read_seq, queue.queue_dropped_seq):
+        looked = len(rows)
+        for at, row in enumerate(rows):
+            if row.seq <= queue.queue_read_seq or row.seq in turn.leaving:
+                continue
+            if row.seq > backlog.read_to:
+                backlog.passed_before.clear()
+            elif not any(one.has_room for one in backlog.served):
+                backlog.goes_on_behind()
                 continue
             is_expired = row.expires_ms <= state.tick.now_ms or not row.record
             state.counters.dropped_expired += is_expired
             kept = None if is_expired else delivery_from(row, state.damaged)
             if kept is not None:
-                group = self._matched(turn, kept.message.topic)
-                receiver = self._groups.for_waiting(group, kept.message.topic) if group is not None else None
+                topic = crc32(kept.message.topic.encode()) % TOPICS_TOLD_APART
+                receiver = self._receiver(backlog, kept.message.topic, topic)
+                if receiver is None and not self._has_room(backlog):
+                    looked = at
+                    break
+                queue.queue_read_seq = row.seq
                 if receiver is None:
-                    goes_on = group is None or not any(map(is_here, group.receivers))
-                    if not goes_on:
-                        break
-                    queue.queue_read_seq = row.seq  # it is for a member who is away
                     continue
                 delivery = self._delivered(receiver, kept)
                 if delivery is not None:
                     given.setdefault(receiver.session, []).append((row, delivery))
-                    queue.queue_read_seq = row.seq
                     continue
             queue.queue_read_seq = row.seq
             over.append(row)
-        turn.giving += len(over) + sum(map(len, given.values()))
+        self._take_out(backlog, given, over)
+        return looked
+
+    def _take_out(self, backlog: _Backlog, given: dict[Session, Given], over: list[QueueRow]) -> None:
+        """What is over is removed, and what is given is on its way."""
+        turn, batch = backlog.turn, self._state.tick.batch
         if over:
-            self._remove(queue, over)
-            state.tick.batch.when_stored(queue.generation, partial(self._gone, backlog, len(over)))
+            turn.leaving.update(row.seq for row in over)
+            self._remove(backlog.queue, over)
+            batch.when_stored(backlog.queue.generation, partial(self._gone, backlog, over))
         for session, of_one in given.items():
             assert session.link is not None
+            turn.leaving.update(row.seq for row, _ in of_one)
             with_member = partial(self._with_member, backlog, session, session.link, of_one)
             if session.persistent:
-                state.tick.batch.when_stored(session.generation, with_member)
+                self._given.setdefault(session.generation, []).extend(delivery for _, delivery in of_one)
+                batch.when_stored(session.generation, with_member)
             else:
                 with_member()
-        return goes_on
+
+    def _receiver(self, backlog: _Backlog, topic: str, topic_hash: int) -> Receiver | None:
+        """Who gets the next message of a topic: None when nobody there may have it, when those who may are full, and
+        when one of the topic was passed over."""
+        group = self._matched(backlog.turn, topic)
+        if group is None or not any(map(is_here, group.receivers)):
+            return None  # it is for a member who is away
+        if topic_hash in backlog.passed:
+            return None
+        receiver = self._groups.for_waiting(group, topic)
+        if receiver is None and self._has_room(backlog):
+            backlog.passed.add(topic_hash)
+        return receiver
 
     def _matched(self, turn: GroupTurn, topic: str) -> MatchedGroup | None:
         """The members that may receive the topic."""
@@ -261,52 +371,69 @@ class GroupBacklogs:
 
     def _with_member(self, backlog: _Backlog, session: Session, link: Link, given: Given) -> None:
         """They are stored with the member. One that has left without having been sent them has them no more; who has
-        come back since is about to be sent them."""
+        come back since has been sent them, or is about to be."""
         queue = backlog.queue
         is_away = session.link is None and session.claimant is None and not queue.dead
         kept: Given = []
+        left: list[QueueRow] = []
         for row, delivery in given:
-            delivery.given = False
-            if not session.dead and not is_away:
+            if not session.dead and not (is_away and delivery.given):
                 kept.append((row, delivery))
-            elif not session.dead:
-                self._path.mark_done(session, delivery)
-        left = len(given) - len(kept)
+            else:
+                left.append(row)
+                if not session.dead:
+                    self._path.mark_done(session, delivery)
+            delivery.given = False
+        self._are_stored(session)
         if left and not queue.dead:
-            backlog.turn.giving -= left
-            backlog.again = True
+            backlog.turn.leaving.difference_update(row.seq for row in left)
+            found = self._backlogs.get(queue.generation)
+            if found is not None:
+                found.again = True
+                self._want(found)
         deliveries = [delivery for _, delivery in kept]
         if queue.dead:
             self._path.send_rows(session, link, deliveries)
             return
-        self._remove(queue, [row for row, _ in kept])
-        send = partial(self._send, backlog, session, link, deliveries)
+        rows = [row for row, _ in kept]
+        self._remove(queue, rows)
+        send = partial(self._send, backlog, session, link, deliveries, rows)
         self._state.tick.batch.when_stored(queue.generation, send)
+
+    def _are_stored(self, session: Session) -> None:
+        still = [one for one in self._given.pop(session.generation, ()) if one.given]
+        if still:
+            self._given[session.generation] = still
 
     def _remove(self, queue: Session, rows: list[QueueRow]) -> None:
         for row in rows:
             self._state.tick.session_writes.queue_dropped.append((queue.generation, row.seq))
             queue.forget_stored(len(row.record))
 
-    def _send(self, backlog: _Backlog, session: Session, link: Link, deliveries: list[Delivery]) -> None:
+    def _send(
+        self,
+        backlog: _Backlog,
+        session: Session,
+        link: Link,
+        deliveries: list[Delivery],
+        rows: list[QueueRow],
+    ) -> None:
         self._path.send_rows(session, link, deliveries)
-        self._gone(backlog, len(deliveries))
+        self._gone(backlog, rows)
 
-    def _gone(self, backlog: _Backlog, count: int) -> None:
-        """So many are not in the queue any more."""
+    def _gone(self, backlog: _Backlog, rows: list[QueueRow]) -> None:
+        """They are not in the queue any more."""
         turn = backlog.turn
         if turn.queue is not backlog.queue:
             return  # it has ended
-        turn.giving -= count
+        turn.leaving.difference_update(row.seq for row in rows)
         found = self._backlogs.get(backlog.queue.generation)
-        if found is not None and not turn.giving:
-            self._all_sent(found)
+        if found is not None and not found.queue.paging:
+            self._rest(found)
 
-    def _all_sent(self, backlog: _Backlog) -> None:
-        """Nothing is on its way. What came back is read again; with nothing more in the queue it is left alone."""
-        if backlog.again:
+    def _rest(self, backlog: _Backlog) -> None:
+        """With nothing in the queue and nothing on its way it is left alone."""
+        if not backlog.queue.queued and not backlog.turn.leaving:
             self._unstall(backlog)
-            self._want(backlog)
-        elif not backlog.queue.queued:
-            self._unstall(backlog)
+            backlog.turn.is_passing = False
             del self._backlogs[backlog.queue.generation]

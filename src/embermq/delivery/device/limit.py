@@ -70,38 +70,53 @@ class QueueLimit:
             self._over.add(session)
             self.enforce(session)
             return
-        dropped = 0
+        dropped = list[int]()
         for seq, record_bytes in oldest:
             if not self._excess(session):
                 break
-            if seq <= _queued_after(session):
+            if _is_spoken_for(session, seq):
                 continue  # it has been read, or dropped, while the store was asked
             self._state.tick.session_writes.queue_dropped.append((session.generation, seq))
-            dropped += 1
+            dropped.append(seq)
             session.forget_stored(record_bytes)
-            session.queue_dropped_seq = seq
+            if session.group is not None:
+                session.group.leaving.add(seq)
+            else:
+                session.queue_dropped_seq = seq
             if link is not None or session.group is not None:
-                session.queue_read_seq = seq
+                session.queue_read_seq = max(session.queue_read_seq, seq)
         if dropped:
-            count = partial(self._count, session, session.queue_dropped_seq, dropped)
-            self._state.tick.batch.when_stored(session.generation, count)
+            self._state.tick.batch.when_stored(session.generation, partial(self._count, session, dropped))
         if not self._excess(session):
             return
-        if oldest or more:
-            self._look(session, 2 * limit if oldest else limit)
+        # All that the store has of a group may be on its way to members.
+        is_stuck = session.group is not None and not dropped and len(oldest) < limit
+        if oldest and not is_stuck:
+            self._look(session, 2 * limit)
+        elif more:
+            self._look(session, limit)
         else:
             self._over.add(session)  # they are not durable yet
 
-    def _count(self, session: Session, dropped_seq: int, dropped: int) -> None:
-        """They are gone from the store: until then a crash brings them back, and they are delivered. In front of them a
-        group may have rows that nobody there may receive, which are read again for who comes."""
-        if session.group is not None and session.queue_dropped_seq == dropped_seq:
-            session.queue_dropped_seq = 0
-        self._state.counters.dropped_offline_limit += dropped
+    def _count(self, session: Session, dropped: list[int]) -> None:
+        """They are gone from the store: until then a crash brings them back, and they are delivered."""
+        if session.group is not None:
+            session.group.leaving.difference_update(dropped)
+        self._state.counters.dropped_offline_limit += len(dropped)
+
+
+def _is_spoken_for(session: Session, seq: int) -> bool:
+    """Whether it is on its way to somebody, or is being dropped."""
+    if session.group is not None:
+        return seq in session.group.leaving
+    return seq <= _queued_after(session)
 
 
 def _queued_after(session: Session) -> int:
-    """Behind it the store's queued rows are nobody's yet."""
-    if session.link is None and session.group is None:
+    """Behind it the store's queued rows are nobody's yet. In the queue of a group that is so for each by itself: what
+    has been read there may have been passed over."""
+    if session.group is not None:
+        return 0
+    if session.link is None:
         return session.queue_dropped_seq
     return max(session.queue_read_seq, session.queue_dropped_seq)

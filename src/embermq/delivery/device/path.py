@@ -276,11 +276,12 @@ class DevicePath(DeliveryPath):
     @property
     def wants_pages(self) -> bool:
         """Whether `read_pages` has something to do."""
-        return bool(self._wanting_page or self._state.groups.woken)
+        groups = self._state.groups
+        return bool(self._wanting_page or groups.woken or groups.rights_changed)
 
     def read_pages(self) -> None:
         """Read the next page of every session that has room for it, and of groups of which a member has."""
-        if self._state.groups.woken:
+        if self._state.groups.woken or self._state.groups.rights_changed:
             self.groups.wake()
         wanting, self._wanting_page = self._wanting_page, []
         for session in wanting:
@@ -530,6 +531,7 @@ class DevicePath(DeliveryPath):
         session.window.clear()
         session.paging = False
         session.queue_read_seq = session.queue_dropped_seq
+        self.groups.resumed(session)
         session.backlog = session.queued > len(owed) or self.behind.holds(session)
         if not self._state.drains:
             self._limit.enforce(session)

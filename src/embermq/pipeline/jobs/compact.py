@@ -18,7 +18,7 @@ from embermq.pipeline.driver_lock import lock_driver
 from embermq.pipeline.errors import DriverLockError, LakeError
 from embermq.pipeline.jobs.lake_upkeep import Progress, Tidied, oldest_day, tidy
 from embermq.pipeline.places import Places
-from embermq.pipeline.settings import PipelineSettings
+from embermq.pipeline.settings import PipelineSettings, is_s3
 from embermq.pipeline.sinks.delta_table import DeltaTable, Merged
 from embermq.pipeline.sinks.lake import Lake, lake_place
 
@@ -48,7 +48,14 @@ def compact(
             stack.enter_context(_held(places))
         work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="embermq-")))
         spark = stack.enter_context(
-            batch_session(settings, tasks, work, lake=True, spill=places.work / "compacting")
+            batch_session(
+                settings,
+                tasks,
+                work,
+                lake=True,
+                spill=places.work / "compacting",
+                elsewhere=is_s3(settings),
+            )
         )
         try:
             return Compaction(settings, places, progress).run(spark, dry=dry)

@@ -239,10 +239,11 @@ class MqttQueues(DurableQueues):
         """A call that goes the way of the answer to a settlement. While the store refuses writes there is none: an
         empty tick would be answered all the same."""
         tick = self._state.tick
-        if tick.now_ms - self._asked_ms < ASKED_EVERY_MS or self._state.store_failure is not None:
+        if tick.now_ms - self._asked_ms < ASKED_EVERY_MS:
             return
         self._asked_ms = tick.now_ms
-        asked = self.core.asked(tick.now_ms, self._state.is_queue_away)
+        refuses = self._state.store_failure is not None
+        asked = self.core.asked(tick.now_ms, _everyone if refuses else self._state.is_queue_away)
         for queue in asked:
             tick.batch.when_stored(queue_owner(queue.generation), partial(self._is_taken, queue))
         if asked:
@@ -259,3 +260,7 @@ class MqttQueues(DurableQueues):
 
     def next_due_ms(self) -> int | None:
         return None if self._is_stopping else self.deliveries.next_due_ms()
+
+
+def _everyone(_queue: str) -> bool:
+    return True

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 from msgspec.structs import replace
 
-from embermq.formats.log_record import RecordError, decode_record, split_batch
+from embermq.formats.log_record import RecordError, decode_record, is_addressed, split_batch
 from embermq.model.message import Message
 from embermq.ports.message_log import MessageLog
 from embermq.queues.errors import NameRefused, QueueRefusal
@@ -33,10 +33,11 @@ def enqueue_tail(
     count = 0
     for offset, frame in _frames(log, first):
         try:
-            message = decode_record(frame).message
+            record = decode_record(frame)
         except RecordError:
             continue  # recovery counts it
-        if not message.topic.startswith(QUEUE_PREFIX):
+        message = record.message
+        if is_addressed(record) or not message.topic.startswith(QUEUE_PREFIX):
             continue
         try:
             topic = parse_topic(message.topic)
