@@ -104,7 +104,7 @@ def test_as_a_user_over_tls(own_broker: BrokerProcess, tmp_path: Path) -> None:
     secret.write_text(f"\ufeff{PASSWORD.decode()}\n")
     over_tls = ("-p", str(port), "--cafile", authority.certificate, "-t", "t", "-u", "ann")
     done(run_program("pub", *over_tls, "-m", "x", "--password-file", secret, timeout_s=TIMEOUT_S))
-    refused = typed(own_broker, "pub", "-t", "t", "-m", "x", "-u", "ann", EMBERMQ_PASSWORD="wrong")
+    refused = typed(own_broker, "pub", "-t", "t", "-m", "x", "-u", "ann", MQTT_PASSWORD="wrong")
     assert refused.returncode == 1
     assert "CONNECT was refused: Not authorized (0x87)" in refused.stderr or "0x86" in refused.stderr
     strange = run_program("pub", "-p", str(port), "--tls", "-t", "t", "-m", "x", timeout_s=TIMEOUT_S)

@@ -14,13 +14,14 @@ import typer
 from embermq.admin import access_operations as ops
 from embermq.admin.trail import ChangeView, ListChangesRequest
 from embermq.app.errors import UserError
-from embermq.cli.control import remote_broker
+from embermq.cli.control import broker_elsewhere
 from embermq.cli.options import (
     AsJson,
     Assignments,
     CaFile,
     ConfigFile,
     DataDir,
+    ProfileName,
     TokenOf,
     Url,
     configuration,
@@ -41,14 +42,16 @@ def command(
     config: ConfigFile = None,
     assignments: Assignments = None,
     url: Url = None,
+    profile: ProfileName = None,
     token_file: TokenOf = None,
     ca_file: CaFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Show who has changed what, newest last. It needs no running broker."""
     found: Sequence[ChangeView]
-    if url is not None:
-        with remote_broker(url, token_file, ca_file) as broker:
+    elsewhere = broker_elsewhere(profile, url, token_file, ca_file)
+    if elsewhere is not None:
+        with elsewhere as broker:
             given = islice(broker.pages(ops.LIST_CHANGES, by=by, what=operation, limit=last), last)
             found = [msgspec.convert(one, ChangeView) for one in given]
     else:

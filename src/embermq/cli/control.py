@@ -17,10 +17,12 @@ from embermq.cli.options import (
     CaFile,
     ConfigFile,
     DataDir,
+    ProfileName,
     TokenOf,
     Url,
     configuration,
 )
+from embermq.cli.profiles import reached
 from embermq.cli.terminal import print_json
 
 
@@ -39,9 +41,16 @@ def running_broker(data_dir: str | None, config: Path | None, assignments: list[
     return ControlClient(Path(configuration(config, assignments, data_dir).settings.data_dir))
 
 
-def remote_broker(url: str, token_file: Path | None, ca_file: Path | None) -> ControlClient:
-    """By its API. The token is the first line of its file. Raises OSError, OptionError."""
-    return RemoteClient(url, _token_in(token_file) if token_file is not None else "", ca_file)
+def broker_elsewhere(
+    profile: str | None, url: str | None, token_file: Path | None, ca_file: Path | None
+) -> ControlClient | None:
+    """By its API, where an address or a profile is given. The token is the first line of its file. Raises OSError,
+    OptionError."""
+    there = reached(profile, url, token_file, ca_file)
+    if there.url is None:
+        return None
+    token = _token_in(there.token_file) if there.token_file is not None else ""
+    return RemoteClient(there.url, token, there.ca_file)
 
 
 def _token_in(file: Path) -> str:
@@ -66,12 +75,13 @@ def broker_command(app: typer.Typer, name: str) -> Callable[[Do], Do]:
             config: Path | None,
             assignments: list[str] | None,
             url: str | None,
+            profile: str | None,
             token_file: Path | None,
             ca_file: Path | None,
             as_json: bool = False,
             **given: Any,
         ) -> None:
-            here = remote_broker(url, token_file, ca_file) if url is not None else None
+            here = broker_elsewhere(profile, url, token_file, ca_file)
             with here or running_broker(data_dir, config, assignments) as broker:
                 told = do(broker, **given)
             if as_json:
@@ -85,6 +95,7 @@ def broker_command(app: typer.Typer, name: str) -> Callable[[Do], Do]:
             "config": (ConfigFile, None),
             "assignments": (Assignments, None),
             "url": (Url, None),
+            "profile": (ProfileName, None),
             "token_file": (TokenOf, None),
             "ca_file": (CaFile, None),
         }

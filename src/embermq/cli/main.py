@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -95,7 +97,6 @@ def run_program(name: str, app: typer.Typer, words: Sequence[str]) -> int:
 def new_app() -> typer.Typer:
     """A program without commands, which says things as all of EmberMQ's do."""
     return typer.Typer(
-        add_completion=False,
         no_args_is_help=True,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
@@ -118,7 +119,7 @@ def _app_for(words: Sequence[str]) -> typer.Typer:
     ) -> None:
         """An MQTT broker whose persistent sessions lose nothing, with a data pipeline on Apache Spark."""
 
-    first = next((word for word in words if not word.startswith("-")), "")
+    first = next((word for word in words or _to_complete() if not word.startswith("-")), "")
     of_packages = packaged.PACKAGES[packaged.COMMANDS]
     wanted = {first} if first in {*COMMANDS, *of_packages} else {*COMMANDS, *of_packages}
     for name, module in COMMANDS.items():
@@ -127,6 +128,14 @@ def _app_for(words: Sequence[str]) -> typer.Typer:
     if not wanted.isdisjoint(of_packages):
         packaged.add_packaged(app, packaged.COMMANDS)
     return app
+
+
+def _to_complete() -> list[str]:
+    """The words of which a shell asks how they go on: without the program, and without the one that is being typed."""
+    if "_EMBERMQ_COMPLETE" not in os.environ:
+        return []
+    typed = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS", "")
+    return re.split(r"\s+", typed)[1:-1]
 
 
 def _show_version(wanted: bool) -> None:

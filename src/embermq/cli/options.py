@@ -43,6 +43,10 @@ Url = Annotated[
     str | None,
     typer.Option("--url", metavar="URL", help="Ask the API of a broker at this address."),
 ]
+ProfileName = Annotated[
+    str | None,
+    typer.Option("--profile", metavar="NAME", help="Ask the broker of this name in your profiles.toml."),
+]
 TokenOf = Annotated[
     Path | None, typer.Option("--token-file", metavar="FILE", help="With --url: a file with the token.")
 ]

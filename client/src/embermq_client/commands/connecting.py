@@ -19,7 +19,7 @@ from embermq_client.errors import ClientError
 
 CONTEXT_SETTINGS = {"help_option_names": ["--help"]}
 """`-h` is the host, as it is with Mosquitto's programs."""
-PASSWORD_VARIABLE = "EMBERMQ_PASSWORD"
+PASSWORD_VARIABLE = "MQTT_PASSWORD"
 PORT, PORT_OF_TLS = 1883, 8883
 
 Host = Annotated[str, typer.Option("-h", "--host", metavar="HOST", help="The broker.")]
