@@ -62,6 +62,12 @@ def send_pubrel(link: Link, delivery: Delivery) -> None:
     link.send(pubrel(delivery.packet_id))
 
 
+def send_pubrels(_session: Session, link: Link, deliveries: list[Delivery]) -> None:
+    """The same of several that belong to the client's session."""
+    for delivery in deliveries:
+        send_pubrel(link, delivery)
+
+
 def hand_over_unstored(session: Session, take: Callable[[Delivery], bool]) -> list[Delivery]:
     """Offer what came by shared subscriptions: QoS 1 in flight, what is to be sent when it is stored, and what
     waits for room; not what its group still has. Returns what was taken."""

@@ -17,6 +17,7 @@ from embermq.sessions.link import Link
 from embermq.sessions.packet_ids import answered_late
 from embermq.sessions.session import Delivery, Session
 from embermq.sessions.state import BrokerState
+from embermq.sessions.tick import StoredTogether
 
 
 class Acknowledging:
@@ -27,6 +28,7 @@ class Acknowledging:
         self._holding = holding
         self._direct = state.direct
         self._durable = state.durable
+        self._completing = StoredTogether(state.tick, self._complete)
 
     def puback(self, link: Link, packet: Puback) -> None:
         """A QoS 1 delivery is settled. An unknown id is ignored: it may be of a connection before."""
@@ -133,13 +135,14 @@ class Acknowledging:
         receiving.discard(packet_id)
         self._state.restored_ids.discard((session.generation, packet_id))
         if not session.persistent:
-            self._complete(link, packet_id)
+            self._complete(session, link, [packet_id])
             return
         self._state.tick.session_writes.released.append((session.generation, packet_id))
-        self._state.tick.batch.when_stored(session.generation, partial(self._complete, link, packet_id))
+        self._completing.add(session, link, packet_id)
 
-    def _complete(self, link: Link, packet_id: int) -> None:
-        if link.unanswered:  # it may be of a connection before
-            link.unanswered -= 1
-        link.send(pubcomp(packet_id))
-        self._holding.release(link, packet_id)
+    def _complete(self, _session: Session, link: Link, packet_ids: list[int]) -> None:
+        for packet_id in packet_ids:
+            if link.unanswered:  # it may be of a connection before
+                link.unanswered -= 1
+            link.send(pubcomp(packet_id))
+            self._holding.release(link, packet_id)

@@ -41,6 +41,7 @@ def answered_late(session: Session, packet_id: int) -> Delivery | None:
     delivery = session.reserved.pop(packet_id, None) if session.reserved else None
     if delivery is not None:
         session.window[packet_id] = delivery
+        session.has_unplaced = True
     return delivery
 
 

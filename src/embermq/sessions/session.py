@@ -87,6 +87,7 @@ class Session:
         "generation",
         "given_up",
         "group",
+        "has_unplaced",
         "last_packet_id",
         "link",
         "paging",
@@ -163,6 +164,8 @@ class Session:
         self.paging = False
         self.uncommitted = 0
         self.unsent: deque[Delivery] | None = None
+        self.has_unplaced = False
+        """Whether something in flight may have neither a row nor a place among the rows (`delivery.device.places`)."""
         self.timer: Timer | None = None
         """Its expiry, while the client is away."""
         self.group: GroupTurn | None = None

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
 from msgspec import Struct, field
 
@@ -15,6 +15,10 @@ from embermq.ports.tick_store import EVERYBODY
 from embermq.routing.router import Match
 from embermq.sessions.link import Link
 
+if TYPE_CHECKING:
+    from embermq.sessions.session import Session
+
+Item = TypeVar("Item")
 RecordFields = tuple[tuple[int, bytes], ...]
 """Of a record: see `formats.log_record`."""
 
@@ -240,6 +244,35 @@ class Tick:
         self.writes.put_before(failed.writes)
         self.batch.after_log[:0] = failed.after_log
         self.batch.after_commit[:0] = failed.after_commit
+
+
+class StoredTogether(Generic[Item]):
+    """What waits for one batch and goes to one link then, in one call. Of a link that has lost its session nothing
+    goes: the next connection begins with what is stored."""
+
+    def __init__(self, tick: Tick, give: Callable[["Session", Link, list[Item]], None]) -> None:
+        self._tick = tick
+        self._give = give
+        self._batch: Batch | None = None
+        self._items: dict[Link, list[Item]] = {}
+        """Of the batch that gathers."""
+
+    def add(self, session: "Session", link: Link, item: Item) -> None:
+        """Give it when everything that is decided of the session up to now is durable."""
+        batch = self._tick.batch
+        if batch is not self._batch:
+            self._batch, self._items = batch, {}
+        items = self._items.get(link)
+        if items is None:
+            items = self._items[link] = []
+            batch.when_stored(session.generation, partial(self._stored, session, link, items))
+        items.append(item)
+
+    def _stored(self, session: "Session", link: Link, items: list[Item]) -> None:
+        if self._items.get(link) is items:
+            del self._items[link]
+        if session.link is link:
+            self._give(session, link, items)
 
 
 def _nobody_waits() -> None:

@@ -24,6 +24,7 @@ from embermq.delivery.sending import (
     is_denied,
     put_on_link,
     send_pubrel,
+    send_pubrels,
     stored_frame,
 )
 from embermq.model.message import Message
@@ -36,7 +37,7 @@ from embermq.sessions.link import Link
 from embermq.sessions.packet_ids import next_packet_id, take_packet_id
 from embermq.sessions.session import Delivery, Session
 from embermq.sessions.state import BrokerState
-from embermq.sessions.tick import Accepted, Batch
+from embermq.sessions.tick import Accepted, Batch, StoredTogether
 
 FLOOR_WRITE_MS = 50
 """The dispatcher's floor is written at most this often."""
@@ -54,6 +55,8 @@ class DevicePath(DeliveryPath):
         self.groups = GroupBacklogs(state, self, self.requests)
         self._settings = settings
         self.linger = Linger(settings.linger_ms)
+        self._sending = StoredTogether(state.tick, self.send_rows)
+        self._releasing = StoredTogether(state.tick, send_pubrels)
         self._wanting_page: list[Session] = []
         self._touched: set[Session] = set()
         self._touched_batch: Batch | None = None
@@ -99,6 +102,7 @@ class DevicePath(DeliveryPath):
         frame = accepted_frame(accepted, qos, delivery.retain, link.version, receiver.identifiers)
         if put_on_link(link, delivery, frame, self._state.counters):
             session.window[packet_id] = delivery
+            session.has_unplaced = True
             self.linger.fresh.append((session, delivery))
 
     def deliver_retained(self, session: Session, receiver: Receiver, message: Message, record: bytes) -> None:
@@ -169,7 +173,7 @@ class DevicePath(DeliveryPath):
             session.backlog = link is not None
             return
         self.put_in_flight(session, delivery)
-        self._when_stored(session, partial(self.send_rows, session, link, [delivery]))
+        self._sending.add(session, link, delivery)
 
     def put_in_flight(self, session: Session, delivery: Delivery) -> None:
         """Take a packet id for it, and store it as sent where the session is kept. The caller has it sent when that is
@@ -438,11 +442,7 @@ class DevicePath(DeliveryPath):
         )
         self._state.tick.session_writes.queue_marks.append(mark)
         if (link := session.link) is not None:
-            self._when_stored(session, partial(self._release, session, link, delivery))
-
-    def _release(self, session: Session, link: Link, delivery: Delivery) -> None:
-        if session.link is link:
-            send_pubrel(link, delivery)
+            self._releasing.add(session, link, delivery)
 
     def refill(self, session: Session) -> None:
         """The window has room: first what is owed from a connection before, then what waits, then the next page."""
@@ -474,6 +474,7 @@ class DevicePath(DeliveryPath):
                 if session.unsent:
                     delivery.place = session.place_of_sent()
                 session.window[delivery.packet_id] = delivery
+                session.has_unplaced = True
                 frame = stored_frame(delivery, session, now_ms)
                 if put_on_link(link, delivery, frame, self._state.counters):
                     link.bulk_bytes += frame_bytes(frame)

@@ -6,6 +6,9 @@ from embermq.sessions.session import Delivery, Session
 def keep_places(session: Session) -> None:
     """What is in flight and not written comes before the row that is about to be: it may have to be written later,
     and is resent in the order in which it was first sent [MQTT-4.6.0-1]."""
+    if not session.has_unplaced:
+        return
+    session.has_unplaced = False
     unwritten: list[Delivery] = []
     for delivery in reversed(session.window.values()):
         if delivery.place:
