@@ -13,7 +13,7 @@ from tests.pipeline.replaying import chosen_without_spark, messages_in
 from tests.support.broker_process import EMBERMQ, BrokerProcess
 from tests.support.mqtt_client import ConnectionEnded, MqttClient, run
 
-from embermq.cli import replay as command
+from embermq.cli import message_bar
 from embermq.cli.main import main
 from embermq.pipeline.jobs import replay as job
 from embermq.pipeline.places import Places
@@ -56,7 +56,7 @@ def test_each_message_is_replayed_once(seed: int, tmp_path: Path, monkeypatch: p
         words += ["--topic", "again/{topic}", "--rate", "1500"]
         with monkeypatch.context() as patch:
             patch.setattr(job, "choose", chosen_without_spark)
-            patch.setattr(command, "print_progress", interrupt)
+            patch.setattr(message_bar, "print_progress", interrupt)
             assert main(words) == 130
 
         async def scenario() -> None:

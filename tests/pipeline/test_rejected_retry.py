@@ -123,8 +123,7 @@ def test_exactly_once_wherever_it_is_interrupted(
 
     with monkeypatch.context() as patched:
         patched.setattr("embermq.pipeline.jobs.replay_feed.PIECE", 10)
-        patched.setattr("embermq.cli.replay.print_progress", lambda *_: None)
-        patched.setattr("embermq.cli.rejected.print_progress", stopped)
+        patched.setattr("embermq.cli.message_bar.print_progress", stopped)
         told = retry(broker, *words, code=130)
     (one,) = told["receivers"]
     assert one["interrupted"] and 0 < one["put_back"] < many

@@ -22,7 +22,7 @@ from tests.support.mqtt_client import MqttClient, run
 from tests.support.queue_worker import queue_broker, worker
 from tests.support.waiting import wait_for, wait_until
 
-from embermq.cli import replay as command
+from embermq.cli import message_bar
 from embermq.cli.main import main
 from embermq.formats.log_record import decode_record, split_batch
 from embermq.mqtt.topics.names import matches
@@ -171,7 +171,7 @@ def test_what_cannot_be_is_told_in_a_sentence(broker: BrokerProcess, replay: Rep
             "--topic",
             "a",
         ): "--from: 'yesterday' is neither an offset of the log nor a time",
-        ("--from", "99999999", "--topic", "a"): "--from: 99999999 is behind the end of the log, which is ",
+        ("--from", "99999999", "--topic", "a"): "--from: 99999999 is behind the end of the log, which is 0:",
         ("--from", "0", "--to", "0", "--topic", "a"): "--to: 0 is not behind --from, 0",
         (
             "--from",
@@ -375,7 +375,7 @@ def interrupted_after(count: int) -> Iterator[None]:
             raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(command, "print_progress", progress)
+        patch.setattr(message_bar, "print_progress", progress)
         yield
 
 

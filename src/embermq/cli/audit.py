@@ -8,8 +8,18 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir, Tasks, configuration
-from embermq.cli.terminal import shown, table
+from embermq.cli.options import (
+    AsJson,
+    Assignments,
+    ConfigFile,
+    DataDir,
+    End,
+    Into,
+    Start,
+    Tasks,
+    configuration,
+)
+from embermq.cli.terminal import print_report, shown, table
 
 if TYPE_CHECKING:
     from embermq.app.audit import AuditDone
@@ -20,19 +30,9 @@ SHOWN = 20
 
 def command(
     *,
-    start: Annotated[
-        str,
-        typer.Option("--from", metavar="OFFSET|TIME", help="Where it begins; times without zone are UTC."),
-    ] = "earliest",
-    end: Annotated[
-        str,
-        typer.Option(
-            "--to", metavar="OFFSET|TIME", help="The first one that is left out; else what is there."
-        ),
-    ] = "",
-    into: Annotated[
-        str, typer.Option("--into", metavar="FOLDER", help="Of the report; else one in the data directory.")
-    ] = "",
+    start: Start = "earliest",
+    end: End = "",
+    into: Into = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Compare, and write no report.")] = False,
     verify: Annotated[
         Path | None,
@@ -55,25 +55,17 @@ def command(
     """Compare what was accepted with what became of it. Nothing is changed; the broker may be running. The report is a
     folder with a page, tables and a signature."""
     from embermq.app import audit
-    from embermq.cli.message_bar import MessageBar
+    from embermq.cli.message_bar import job_told
 
     settings = configuration(config, assignments, data_dir).settings
     if verify is not None:
         _verify(verify, key or Path(settings.data_dir) / audit.PUBLIC_KEY, as_json=as_json)
         return
     order = audit.AuditOrder(start=start, end=end, into=into, dry_run=dry_run, tasks=tasks)
-    if as_json:
-        done = audit.run_audit_of(order, settings, _print_progress)
-        print(msgspec.json.encode({"report": done.report, "folder": done.folder}).decode())
-    else:
-        with MessageBar("steps") as bar:
-            done = audit.run_audit_of(order, settings, bar.show)
-        print("\n".join(_lines(done)))
+    with job_told("steps", as_json=as_json) as (progress, _):
+        done = audit.run_audit_of(order, settings, progress)
+    print_report({"report": done.report, "folder": done.folder}, _lines(done), as_json=as_json)
     raise typer.Exit(EXIT_DIFFERENCES if done.report.differences_count else 0)
-
-
-def _print_progress(done: int, total: int) -> None:
-    print(msgspec.json.encode({"done": done, "total": total}).decode(), flush=True)
 
 
 def _verify(folder: Path, key: Path, *, as_json: bool) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 import typer
 
 from embermq.app.errors import UserError
 from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir, Tasks, configuration
+from embermq.cli.terminal import print_report
 
 if TYPE_CHECKING:
     from embermq.pipeline.jobs.compact import CompactionReport
@@ -27,7 +27,7 @@ def command(
     as_json: AsJson = False,
 ) -> None:
     """Put the lake in order. It merges files and deletes what is too old, as a running pipeline does by itself."""
-    from embermq.cli.message_bar import MessageBar
+    from embermq.cli.message_bar import job_told
     from embermq.pipeline.errors import PipelineError
     from embermq.pipeline.jobs.compact import compact
     from embermq.pipeline.places import Places
@@ -37,19 +37,11 @@ def command(
     if not places.lake_ledger.is_file():
         raise UserError(f"{places.data_dir} has no lake; name the broker's data directory with --data-dir")
     try:
-        if as_json:
-            report = compact(settings.pipeline, places, tasks=tasks, dry=dry_run, progress=_print_progress)
-            print(msgspec.json.encode({"report": report}).decode())
-        else:
-            with MessageBar("steps") as bar:
-                report = compact(settings.pipeline, places, tasks=tasks, dry=dry_run, progress=bar.show)
-            print("\n".join(lines_of(report)))
+        with job_told("steps", as_json=as_json) as (progress, _):
+            report = compact(settings.pipeline, places, tasks=tasks, dry=dry_run, progress=progress)
     except PipelineError as error:
         raise UserError(str(error)) from error
-
-
-def _print_progress(done: int, total: int) -> None:
-    print(msgspec.json.encode({"done": done, "total": total}).decode(), flush=True)
+    print_report({"report": report}, lines_of(report), as_json=as_json)
 
 
 def lines_of(report: CompactionReport) -> list[str]:

@@ -1,9 +1,18 @@
-"""How far a job is, in messages or other things to count, for people at a terminal; nothing for machines."""
+"""What a job says while it runs: how far it is, in messages or other things to count, and notices. A bar for people at
+a terminal, lines of JSON for programs.
+"""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from embermq.cli.terminal import shown
 
 PREPARING = "preparing"
 """What it says until there is something to count: a start of Spark, or a look through a large store, takes its time."""
@@ -40,3 +49,28 @@ class MessageBar:
         """Move the line."""
         self._is_counting = True
         self._progress.update(self._task, description=self._things, completed=done, total=total)
+
+
+@contextmanager
+def job_told(
+    things: str, *, as_json: bool
+) -> Iterator[tuple[Callable[[int, int], None], Callable[[str], None]]]:
+    """What a job calls with how far it is, and with what else it has to say."""
+    if as_json:
+        yield print_progress, _print_notice
+        return
+    with MessageBar(things) as bar:
+        yield bar.show, _say
+
+
+def print_progress(done: int, total: int) -> None:
+    """For programs."""
+    print(msgspec.json.encode({"done": done, "total": total}).decode(), flush=True)
+
+
+def _print_notice(text: str) -> None:
+    print(msgspec.json.encode({"notice": text}).decode(), flush=True)
+
+
+def _say(text: str) -> None:
+    print(shown(text), file=sys.stderr)

@@ -38,7 +38,34 @@ AllowAnonymous = Annotated[
 ]
 NoPipeline = Annotated[bool, typer.Option("--no-pipeline", help="Run without Spark; application logs wait.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Tasks = Annotated[int, typer.Option("--tasks", min=0, max=64, help="Tasks at a time; 0: one for each core.")]
+Tasks = Annotated[
+    int, typer.Option("--tasks", min=0, max=64, help="Tasks at a time; 0: as pipeline.master has.")
+]
+Start = Annotated[
+    str,
+    typer.Option(
+        "--from",
+        metavar="POSITION|TIME",
+        help="The first one, or `earliest`; times without zone are UTC.",
+    ),
+]
+End = Annotated[
+    str,
+    typer.Option(
+        "--to", metavar="POSITION|TIME", help="The first one that is left out; else what is there now."
+    ),
+]
+Into = Annotated[
+    str, typer.Option("--into", metavar="FOLDER", help="Of the report; else one in the data directory.")
+]
+ToTopic = Annotated[
+    str, typer.Option("--topic", metavar="TOPIC", help="To a topic; {topic} in it is that of the message.")
+]
+ToQueue = Annotated[str, typer.Option("--queue", metavar="NAME", help="To a durable queue.")]
+Rate = Annotated[
+    float,
+    typer.Option("--rate", min=0.001, max=1_000_000, callback=finite, help="At most this many a second."),
+]
 Url = Annotated[
     str | None,
     typer.Option("--url", metavar="URL", help="Ask the API of a broker at this address."),

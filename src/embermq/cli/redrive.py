@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 import typer
 
 from embermq.cli.dead_letters import EXIT_SOME_STAY, about_crowded, about_orphaned
 from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir, Tasks, configuration, finite
-from embermq.cli.terminal import shown, table
+from embermq.cli.terminal import print_report, shown, table
 
 if TYPE_CHECKING:
     from embermq.pipeline.jobs.redrive import RedriveReport
@@ -48,32 +46,16 @@ def command(
     """Put dead letters back in bulk. They have no attempts then, and go to the groups that failed them. The broker
     has to be running."""
     from embermq.app.redrive import RedriveOrder, run_redrive
-    from embermq.cli.message_bar import MessageBar
+    from embermq.cli.message_bar import job_told
 
     settings = configuration(config, assignments, data_dir).settings
     order = RedriveOrder(queue=queue, wanted=wanted, rate=rate, dry_run=dry_run, tasks=tasks)
-    if as_json:
-        report = run_redrive(order, settings, _print_progress, _print_notice)
-        print(msgspec.json.encode({"report": report}).decode())
-    else:
-        with MessageBar("dead letters") as bar:
-            report = run_redrive(order, settings, bar.show, _say)
-        print("\n".join(lines_of(report)))
+    with job_told("dead letters", as_json=as_json) as (progress, notice):
+        report = run_redrive(order, settings, progress, notice)
+    print_report({"report": report}, lines_of(report), as_json=as_json)
     if report.interrupted:
         raise typer.Exit(EXIT_INTERRUPTED)
     raise typer.Exit(EXIT_SOME_STAY if report.held or report.orphaned or report.crowded else 0)
-
-
-def _print_progress(done: int, total: int) -> None:
-    print(msgspec.json.encode({"done": done, "total": total}).decode(), flush=True)
-
-
-def _print_notice(text: str) -> None:
-    print(msgspec.json.encode({"notice": text}).decode(), flush=True)
-
-
-def _say(text: str) -> None:
-    print(shown(text), file=sys.stderr)
 
 
 def lines_of(report: RedriveReport) -> list[str]:

@@ -11,16 +11,18 @@ import typer
 
 from embermq.app.errors import UserError
 from embermq.app.settings import SQLITE
-from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir, configuration, finite
-from embermq.cli.replay import (
-    EXIT_INTERRUPTED,
-    EXIT_SOME_LEFT,
-    RATE,
-    print_notice,
-    print_progress,
-    say,
+from embermq.cli.options import (
+    AsJson,
+    Assignments,
+    ConfigFile,
+    DataDir,
+    Rate,
+    ToQueue,
+    ToTopic,
+    configuration,
 )
-from embermq.cli.terminal import shown, table
+from embermq.cli.replay import EXIT_INTERRUPTED, EXIT_SOME_LEFT, RATE
+from embermq.cli.terminal import print_report, shown, table
 
 if TYPE_CHECKING:
     from embermq.app.rejected_retry import RetryReport
@@ -108,15 +110,9 @@ def rejected_retry(
     client: Annotated[
         str, typer.Option("--client", metavar="ID", help="Only what was for this APPLICATION client.")
     ] = "",
-    topic: Annotated[
-        str,
-        typer.Option("--topic", metavar="TOPIC", help="To a topic; {topic} in it is that of the message."),
-    ] = "",
-    queue: Annotated[str, typer.Option("--queue", metavar="NAME", help="To a durable queue.")] = "",
-    rate: Annotated[
-        float,
-        typer.Option("--rate", min=0.001, max=1_000_000, callback=finite, help="At most this many a second."),
-    ] = RATE,
+    topic: ToTopic = "",
+    queue: ToQueue = "",
+    rate: Rate = RATE,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Count them, change nothing.")] = False,
     anew: Annotated[bool, typer.Option("--again", help="Also what was put back before.")] = False,
     data_dir: DataDir = None,
@@ -128,18 +124,14 @@ def rejected_retry(
     The broker has to be running. Interrupted or killed, the same command goes on; what is done is not done twice."""
     from embermq.app.rejected_retry import RetryOrder, run_retry
     from embermq.app.replay_target import ReplayTarget
-    from embermq.cli.message_bar import MessageBar
+    from embermq.cli.message_bar import job_told
 
     settings = configuration(config, assignments, data_dir).settings
     target = ReplayTarget(client=client, topic=topic, queue=queue) if client or topic or queue else None
     order = RetryOrder(reason=reason, target=target, rate=rate, dry_run=dry_run, anew=anew)
-    if as_json:
-        report = run_retry(order, settings, print_progress, print_notice)
-        print(msgspec.json.encode({"report": report}).decode())
-    else:
-        with MessageBar("records") as bar:
-            report = run_retry(order, settings, bar.show, say)
-        print("\n".join(lines_of(report)))
+    with job_told("records", as_json=as_json) as (progress, notice):
+        report = run_retry(order, settings, progress, notice)
+    print_report({"report": report}, lines_of(report), as_json=as_json)
     if report.interrupted:
         raise typer.Exit(EXIT_INTERRUPTED)
     raise typer.Exit(0 if report.is_complete else EXIT_SOME_LEFT)

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 import typer
 
-from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir, Tasks, configuration, finite
-from embermq.cli.terminal import shown, table
+from embermq.app.log_place import told_position
+from embermq.cli.options import (
+    AsJson,
+    Assignments,
+    ConfigFile,
+    DataDir,
+    End,
+    Rate,
+    Start,
+    Tasks,
+    ToQueue,
+    ToTopic,
+    configuration,
+)
+from embermq.cli.terminal import print_report, shown, table
 
 if TYPE_CHECKING:
     from embermq.app.replay import ReplayReport
@@ -21,33 +32,17 @@ EXIT_INTERRUPTED = 130
 
 def command(
     *,
-    start: Annotated[
-        str,
-        typer.Option(
-            "--from", metavar="OFFSET|TIME", help="The first one, or `earliest`; times without zone are UTC."
-        ),
-    ],
-    end: Annotated[
-        str,
-        typer.Option(
-            "--to", metavar="OFFSET|TIME", help="The first one that is left out; else what is there now."
-        ),
-    ] = "",
+    start: Start,
+    end: End = "",
     topic_filter: Annotated[
         str, typer.Option("--filter", metavar="FILTER", help="An MQTT topic filter; # leaves out $queue/….")
     ] = "#",
     client: Annotated[
         str, typer.Option("--client", metavar="ID", help="To the log of this APPLICATION client alone.")
     ] = "",
-    topic: Annotated[
-        str,
-        typer.Option("--topic", metavar="TOPIC", help="To a topic; {topic} in it is that of the message."),
-    ] = "",
-    queue: Annotated[str, typer.Option("--queue", metavar="NAME", help="To a durable queue.")] = "",
-    rate: Annotated[
-        float,
-        typer.Option("--rate", min=0.001, max=1_000_000, callback=finite, help="At most this many a second."),
-    ] = RATE,
+    topic: ToTopic = "",
+    queue: ToQueue = "",
+    rate: Rate = RATE,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Count them, change nothing.")] = False,
     anew: Annotated[
         bool, typer.Option("--again", help="Once more from the start, although it was begun or done before.")
@@ -61,45 +56,26 @@ def command(
     """Replay messages of the log or the lake. The broker has to be running. Interrupted or killed, the same command
     goes on where it was; what is done is not done twice."""
     from embermq.app.replay import ReplayOrder, ReplayWords, run_replay
-    from embermq.cli.message_bar import MessageBar
+    from embermq.cli.message_bar import job_told
 
     settings = configuration(config, assignments, data_dir).settings
     words = ReplayWords(
         start=start, end=end, topic_filter=topic_filter, client=client, topic=topic, queue=queue
     )
     order = ReplayOrder(words=words, rate=rate, dry_run=dry_run, anew=anew, tasks=tasks)
-    if as_json:
-        report = run_replay(order, settings, print_progress, print_notice)
-        print(msgspec.json.encode({"report": report}).decode())
-    else:
-        with MessageBar() as bar:
-            report = run_replay(order, settings, bar.show, say)
-        print("\n".join(lines_of(report)))
+    with job_told("messages", as_json=as_json) as (progress, notice):
+        report = run_replay(order, settings, progress, notice)
+    print_report({"report": report}, lines_of(report), as_json=as_json)
     if report.interrupted:
         raise typer.Exit(EXIT_INTERRUPTED)
     raise typer.Exit(EXIT_SOME_LEFT if report.refused_count or report.missing or report.unreadable else 0)
-
-
-def print_progress(done: int, total: int) -> None:
-    """For programs."""
-    print(msgspec.json.encode({"done": done, "total": total}).decode(), flush=True)
-
-
-def print_notice(text: str) -> None:
-    """For programs."""
-    print(msgspec.json.encode({"notice": text}).decode(), flush=True)
-
-
-def say(text: str) -> None:
-    """For people, beside what is the result."""
-    print(shown(text), file=sys.stderr)
 
 
 def lines_of(report: ReplayReport) -> list[str]:
     """What a person reads at the end."""
     lake = f", {report.from_lake:,} of them from the lake" if report.from_lake else ""
     lines = [
-        f"range       {report.records:,} records, the log ended at {report.log_end:,}",
+        f"range       {report.records:,} records, the log ended at {told_position(report.log_end)}",
         f"chosen      {report.chosen:,} messages of {report.payload_bytes:,} bytes{lake}",
     ]
     if report.oldest:

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 import typer
 
-from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir, Tasks, configuration
-from embermq.cli.terminal import shown, table
+from embermq.cli.options import (
+    AsJson,
+    Assignments,
+    ConfigFile,
+    DataDir,
+    End,
+    Into,
+    Start,
+    Tasks,
+    configuration,
+)
+from embermq.cli.terminal import print_report, shown, table
 
 if TYPE_CHECKING:
     from embermq.app.report import ReportDone
@@ -18,19 +27,9 @@ SHOWN = 10
 
 def command(
     *,
-    start: Annotated[
-        str,
-        typer.Option("--from", metavar="OFFSET|TIME", help="Where it begins; times without zone are UTC."),
-    ] = "earliest",
-    end: Annotated[
-        str,
-        typer.Option(
-            "--to", metavar="OFFSET|TIME", help="The first one that is left out; else what is there."
-        ),
-    ] = "",
-    into: Annotated[
-        str, typer.Option("--into", metavar="FOLDER", help="Of the report; else one in the data directory.")
-    ] = "",
+    start: Start = "earliest",
+    end: End = "",
+    into: Into = "",
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="The figures alone, and write no report.")
     ] = False,
@@ -43,21 +42,13 @@ def command(
     """Report on traffic, clients, sizes, latencies and dead letters. Nothing is changed; the broker may be running. The
     report is a folder with a page and tables."""
     from embermq.app.report import ReportOrder, run_report_of
-    from embermq.cli.message_bar import MessageBar
+    from embermq.cli.message_bar import job_told
 
     settings = configuration(config, assignments, data_dir).settings
     order = ReportOrder(start=start, end=end, into=into, dry_run=dry_run, tasks=tasks)
-    if as_json:
-        done = run_report_of(order, settings, _print_progress)
-        print(msgspec.json.encode({"report": done.report, "folder": done.folder}).decode())
-    else:
-        with MessageBar("steps") as bar:
-            done = run_report_of(order, settings, bar.show)
-        print("\n".join(_lines(done)))
-
-
-def _print_progress(done: int, total: int) -> None:
-    print(msgspec.json.encode({"done": done, "total": total}).decode(), flush=True)
+    with job_told("steps", as_json=as_json) as (progress, _):
+        done = run_report_of(order, settings, progress)
+    print_report({"report": done.report, "folder": done.folder}, _lines(done), as_json=as_json)
 
 
 def _lines(done: ReportDone) -> list[str]:

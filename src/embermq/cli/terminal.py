@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
@@ -18,6 +19,11 @@ def print_json(found: object) -> None:
     """What `--json` prints; JSON that came from the broker as it is."""
     encoded = found if isinstance(found, bytes) else msgspec.json.encode(found)
     print(msgspec.json.format(encoded, indent=2).decode())
+
+
+def print_report(found: object, lines: Iterable[str], *, as_json: bool) -> None:
+    """What a job ends with: one line of JSON for programs, some for people."""
+    print(msgspec.json.encode(found).decode() if as_json else "\n".join(lines))
 
 
 def confirm(what: str, *, yes: bool) -> None:
