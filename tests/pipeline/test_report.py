@@ -203,7 +203,10 @@ def test_a_log_in_kafka_has_the_same_report(
     assert pl.read_parquet(folder / "traffic.parquet")["messages"].sum() == 39
     assert f"positions 0:0 up to 0:{ends[0]}, 1:0 up to" in (folder / "report.html").read_text()
 
-    assert main([*words, "--from", "17", "--dry-run"]) == 2
-    assert (
-        "--from: 17 is an offset, and each partition of a log in Kafka has its own" in capsys.readouterr().err
-    )
+    assert main([*words, "--from", "1:2", "--to", "1:7", "--dry-run"]) == 0, capsys.readouterr().err
+    report = json.loads(capsys.readouterr().out.splitlines()[-1])["report"]
+    assert report["ranges"] == [
+        {"partition": 0, "start": ends[0], "end": ends[0]},
+        {"partition": 1, "start": 2, "end": 7},
+    ]
+    assert report["messages"] + report["unreadable"] == 5

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from hashlib import blake2b
 from pathlib import Path
@@ -21,8 +21,8 @@ from msgspec.structs import replace
 from embermq.app.config import Settings
 from embermq.app.control import ControlClient
 from embermq.app.errors import EmberError, OptionError, UserError
-from embermq.app.log_place import EARLIEST, place_in_log
-from embermq.app.places_noted import noted_places
+from embermq.app.log_place import EARLIEST, place_in_log, told_position
+from embermq.app.pipeline_side import driver_settings
 from embermq.app.replay_folder import (
     CHOSEN,
     PATIENCE_S,
@@ -36,14 +36,13 @@ from embermq.app.replay_folder import (
     save_job,
 )
 from embermq.app.replay_target import ReplayTarget, check_target, target_topic
-from embermq.app.settings import SQLITE
+from embermq.app.report_folder import data_of
 from embermq.mqtt.topics.errors import TopicError
 from embermq.mqtt.topics.names import SHARE_PREFIX, validate_filter
 from embermq.pipeline.errors import PipelineError
 from embermq.pipeline.jobs.replay_feed import ChosenMessages, RefusedMessage, ReplayFeed
 from embermq.pipeline.jobs.replay_values import Chosen, ReplayRange
 from embermq.pipeline.places import Places
-from embermq.pipeline.sources.log_file import LogFile
 
 if TYPE_CHECKING:
     from embermq.pipeline.jobs.putting_back import Notice, Progress
@@ -113,13 +112,11 @@ class _Job(Struct, frozen=True, kw_only=True):
 
 def run_replay(order: ReplayOrder, settings: Settings, progress: Progress, notice: Notice) -> ReplayReport:
     """Raises OptionError, UserError, ReplayFailed. Interrupted, failed or killed, the same order goes on."""
-    data_dir = Path(settings.data_dir).absolute()
-    _check_log(settings, data_dir)
-    places = Places(data_dir)
+    data_dir = data_of(settings)
     words = order.words
     goal = ReplayTarget(client=words.client, topic=words.topic, queue=words.queue)
     target = target_topic(goal)
-    wanted = _range(words, _log_end(places))
+    wanted = _range(words, _log_end(settings, Places(data_dir)))
     if order.dry_run:
         return _report(
             _Job(id="", words=words, log_end=wanted.log_end, chosen=_choose(order, settings, wanted, None))
@@ -176,7 +173,7 @@ def _choose(order: ReplayOrder, settings: Settings, wanted: ReplayRange, into: P
     try:
         if into is not None:
             into.mkdir(parents=True)
-        return choose(settings.pipeline, places, wanted, into=into, tasks=order.tasks)
+        return choose(driver_settings(settings), places, wanted, into=into, tasks=order.tasks)
     except PipelineError as error:
         raise ReplayFailed(f"{error}; nothing was replayed") from error
 
@@ -233,13 +230,6 @@ def _by_number(refused: RefusedMessage) -> int:
 # What was asked for
 
 
-def _check_log(settings: Settings, data_dir: Path) -> None:
-    if settings.stores.log != SQLITE or noted_places(data_dir).is_on_servers:
-        raise UserError("a log in Kafka is not replayed yet: its broker has no place for how far a replay is")
-    if not (data_dir / "broker.db").is_file():
-        raise UserError(f"{data_dir} is not the data directory of a broker; name it with --data-dir")
-
-
 def _range(words: ReplayWords, log_end: int) -> ReplayRange:
     """Raises OptionError."""
     try:
@@ -251,7 +241,9 @@ def _range(words: ReplayWords, log_end: int) -> ReplayRange:
     start, start_ms = (None, None) if words.start == EARLIEST else place_in_log("--from", words.start)
     end, end_ms = place_in_log("--to", words.end) if words.end else (None, None)
     if start is not None and start > log_end:
-        raise OptionError(f"--from: {start} is behind the end of the log, which is {log_end}")
+        raise OptionError(
+            f"--from: {words.start} is behind the end of the log, which is {told_position(log_end)}"
+        )
     if (start is not None and end is not None and start >= end) or (
         start_ms is not None and end_ms is not None and start_ms >= end_ms
     ):
@@ -266,12 +258,14 @@ def _range(words: ReplayWords, log_end: int) -> ReplayRange:
     )
 
 
-def _log_end(places: Places) -> int:
-    log = LogFile(places.log)
+def _log_end(settings: Settings, places: Places) -> int:
+    from embermq.pipeline.jobs.past_messages import past_messages
+
     try:
-        return log.end() or 0
-    finally:
-        log.close()
+        with closing(past_messages(driver_settings(settings), places)) as past:
+            return past.log_end
+    except PipelineError as error:
+        raise ReplayFailed(str(error)) from error
 
 
 # The folder

@@ -18,7 +18,7 @@ from embermq.app.report_folder import (
     data_of,
     lift_tables,
     now,
-    range_of,
+    past_range,
     report_folder,
     unfinished,
 )
@@ -63,7 +63,7 @@ def run_report_of(order: ReportOrder, settings: Settings, progress: Progress) ->
     from embermq.pipeline.jobs.report_page import report_page
 
     data_dir = data_of(settings)
-    wanted, made_at = range_of(settings, order.start, order.end), now()
+    wanted, made_at = past_range(order.start, order.end), now()
     folder = report_folder(order.into, data_dir / FOLDER, made_at)
     try:
         report = partial(run_report, driver_settings(settings), Places(data_dir), wanted)

@@ -38,18 +38,6 @@ def data_of(settings: Settings) -> Path:
     return embedded_data(settings, f"stores.log: the message log of {data_dir} is in Kafka; {GIVE}")
 
 
-def range_of(settings: Settings, start_text: str, end_text: str) -> PastRange:
-    """The same as `past_range`, without offsets for a log in Kafka. Raises OptionError."""
-    found = past_range(start_text, end_text)
-    if settings.stores.log != SQLITE:
-        for option, offset in {"--from": found.start, "--to": found.end}.items():
-            if offset is not None:
-                raise OptionError(
-                    f"{option}: {offset} is an offset, and each partition of a log in Kafka has its own; give a time"
-                )
-    return found
-
-
 def past_range(start_text: str, end_text: str) -> PastRange:
     """Of `--from` and `--to`. Raises OptionError."""
     start, start_ms = (None, None) if start_text == EARLIEST else place_in_log("--from", start_text)

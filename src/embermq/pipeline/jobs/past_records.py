@@ -41,17 +41,32 @@ class PastRecords(Struct, frozen=True):
 
     def in_lake(self, wanted: ReplayRange, bounds: LogBounds) -> DataFrame:
         """What the log does not have. Offsets are those of this life of the log; a time may lie in an earlier one."""
-        spark, place = self.spark, lake_place(self.settings, self.places)
-        if not DeltaTable(spark, place).exists():
-            raise ReplayError(f"{place} has no lake")
+        offset = F.col("offset")
+        is_gone = (offset >= (wanted.start or 0)) & (offset < min(bounds.first, wanted.end))
         log_id = log_id_of(self.places)
-        is_this = F.col("log_id") == log_id
-        rows = spark.read.format("delta").load(place)
-        rows = rows.where(~is_this | (F.col("offset") < min(bounds.first, wanted.end)))
-        if wanted.start is not None or wanted.end_offset is not None:
-            rows = rows.where(is_this & (F.col("offset") >= (wanted.start or 0)))
-        rows = rows.withColumns({"error": F.lit(None).cast("string"), "span": F.lit(1).cast("long")})
-        return rows.where(accepted_in(wanted))
+        return rows_of_lake(self.spark, self.settings, self.places, wanted, log_id=log_id, is_gone=is_gone)
+
+
+def rows_of_lake(
+    spark: SparkSession,
+    settings: PipelineSettings,
+    places: Places,
+    wanted: ReplayRange,
+    *,
+    log_id: int,
+    is_gone: Column,
+) -> DataFrame:
+    """Of this log what `is_gone` from it; of earlier lives, in which offsets mean something else, what is wanted by
+    time. Raises ReplayError when there is no lake."""
+    place = lake_place(settings, places)
+    if not DeltaTable(spark, place).exists():
+        raise ReplayError(f"{place} has no lake")
+    is_this = F.col("log_id") == log_id
+    by_offset = wanted.start is not None or wanted.end_offset is not None
+    rows = spark.read.format("delta").load(place)
+    rows = rows.where(is_this & is_gone if by_offset else ~is_this | is_gone)
+    rows = rows.withColumns({"error": F.lit(None).cast("string"), "span": F.lit(1).cast("long")})
+    return rows.where(accepted_in(wanted))
 
 
 def in_lives(within: DataFrame, topic_filter: str) -> DataFrame:

@@ -7,30 +7,23 @@ into the range that it reads ends. The second part, `replay_feed`, needs no Spar
 import os
 import tempfile
 import time
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 
 from msgspec.structs import replace
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, Observation
+from pyspark.sql import DataFrame, Observation, SparkSession
 
 from embermq.pipeline.batch import batch_session
 from embermq.pipeline.connector import lake_jars
 from embermq.pipeline.errors import ReplayError
-from embermq.pipeline.jobs.past_records import (
-    LAKE_ORDER,
-    PastRecords,
-    accepted_in,
-    begins_before,
-    has_lake,
-    in_lives,
-    log_bounds,
-)
+from embermq.pipeline.jobs.past_messages import PastMessages, past_messages
+from embermq.pipeline.jobs.past_records import LAKE_ORDER, accepted_in, has_lake, in_lives
 from embermq.pipeline.jobs.replay_feed import LAKE_PART, LOG_PART
 from embermq.pipeline.jobs.replay_values import Chosen, ReplayRange
 from embermq.pipeline.places import Places
 from embermq.pipeline.settings import PipelineSettings
-from embermq.pipeline.sources.log_file import LogBounds
 from embermq.pipeline.sources.message_log import MessageLogSource
 from embermq.pipeline.transforms.replay import (
     judged_records,
@@ -52,48 +45,40 @@ def choose(
 ) -> Chosen:
     """Write what is wanted into the folder `into`; None: count it alone. Raises ReplayError, PipelineError."""
     began = time.monotonic()
-    bounds = log_bounds(places)
-    uses_lake = begins_before(places, wanted, bounds) and has_lake(settings, places)
-    if uses_lake:
-        lake_jars(settings)
     with (
+        closing(past_messages(settings, places)) as past,
         tempfile.TemporaryDirectory(prefix="embermq-") as work,
-        batch_session(settings, tasks, Path(work), lake=uses_lake, spill=into) as spark,
     ):
-        spark.dataSource.register(MessageLogSource)
-        try:
-            sources = PastRecords(spark, settings, places)
-            found = _choose(sources, wanted, bounds, into, uses_lake=uses_lake)
-        except PySparkException as error:
-            reason = next(iter(str(error).splitlines()), type(error).__name__)
-            raise ReplayError(f"the messages cannot be read: {reason}") from error
+        uses_lake = past.begins_before(wanted) and has_lake(settings, places)
+        if uses_lake:
+            lake_jars(settings)
+        with batch_session(settings, tasks, Path(work), lake=uses_lake, spill=into) as spark:
+            spark.dataSource.register(MessageLogSource)
+            try:
+                found = _choose(spark, past, wanted, into, uses_lake=uses_lake)
+            except PySparkException as error:
+                reason = next(iter(str(error).splitlines()), type(error).__name__)
+                raise ReplayError(f"the messages cannot be read: {reason}") from error
     return replace(found, seconds=round(time.monotonic() - began, 3))
 
 
 def _choose(
-    sources: PastRecords,
-    wanted: ReplayRange,
-    bounds: LogBounds,
-    into: Path | None,
-    *,
-    uses_lake: bool,
+    spark: SparkSession, past: PastMessages, wanted: ReplayRange, into: Path | None, *, uses_lake: bool
 ) -> Chosen:
     now = datetime.now(UTC)
     for last in (*[False] * (TRIES - 1), True):
         parts: list[Chosen] = []
         if uses_lake:
-            lake = in_lives(sources.in_lake(wanted, bounds), wanted.topic_filter)
+            lake = in_lives(past.in_lake(spark, wanted), wanted.topic_filter)
             found = _take(lake, wanted, now, into and into / LAKE_PART, ordered_by=LAKE_ORDER)
             parts.append(replace(found, from_lake=found.chosen))
-        parts.append(_take(sources.in_log(wanted, bounds), wanted, now, into and into / LOG_PART))
-        now_there = log_bounds(sources.places)
-        if now_there.first == bounds.first or last:
+        parts.append(_take(past.in_log(spark, wanted), wanted, now, into and into / LOG_PART))
+        older = past.let_go(wanted)
+        if not past.look() or last:
             break
-        bounds = now_there
     together = _sum(parts)
     if wanted.start is None:
         return together
-    older = max(0, min(bounds.first, wanted.end) - wanted.start)  # offsets that the log does not have
     return replace(together, missing=together.missing + older - (parts[0].records if uses_lake else 0))
 
 

@@ -34,6 +34,8 @@ from embermq.pipeline.jobs.report_values import (
 from embermq.pipeline.places import Places
 from embermq.pipeline.schema import PARTITION
 from embermq.pipeline.settings import DriverSettings, PipelineSettings
+from embermq.pipeline.sinks.delta_table import DeltaTable
+from embermq.pipeline.sinks.lake import lake_place
 from embermq.pipeline.sources.log_file import BrokerFile
 from embermq.pipeline.sources.message_log import MessageLogSource
 from embermq.pipeline.transforms.report import by_hour, by_publisher, by_receiver, by_size, sizes_by_root
@@ -86,11 +88,11 @@ def _kept(
     """Whichever log it is."""
     if isinstance(settings, DriverSettings) and settings.kafka is not None:
         from embermq.pipeline.jobs.kafka_kept_records import KafkaKeptRecords
-        from embermq.pipeline.sources.kafka_positions import KafkaPositions  # not in every installation
+        from embermq.pipeline.jobs.kafka_past_messages import KafkaPastMessages  # not in every installation
 
-        positions = KafkaPositions(settings.kafka)
-        with closing(positions):
-            in_kafka = KafkaKeptRecords(spark, settings, places, positions, wanted=wanted, work=work)
+        uses_lake = has_lake(settings, places) and DeltaTable(spark, lake_place(settings, places)).exists()
+        with closing(KafkaPastMessages(settings, settings.kafka, places)) as past:
+            in_kafka = KafkaKeptRecords(spark, past, wanted=wanted, work=work, has_lake=uses_lake)
             return in_kafka.keep(), in_kafka.read()
     spark.dataSource.register(MessageLogSource)
     bounds = log_bounds(places)
