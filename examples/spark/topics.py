@@ -2,8 +2,9 @@
 
     python examples/spark/topics.py embermq-data              # what the log holds
     python examples/spark/topics.py embermq-data --follow     # and what comes, until Ctrl-C
+    python examples/spark/topics.py --kafka 127.0.0.1:9092 --prefix embermq [--follow]
 
-Spark needs a Java 17 or newer (JAVA_HOME). Who runs this has to be able to read the data directory.
+Spark needs a Java 17 or newer (JAVA_HOME). Who runs this has to be able to read the data directory, or the topic.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import argparse
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from embermq.pipeline.spark import EmberMQSource
+from embermq.pipeline.spark import EmberMQSource, kafka_jars, messages_in_kafka
 
 
 def by_root(messages: DataFrame) -> DataFrame:
@@ -29,20 +30,39 @@ def show(found: DataFrame, _: int = 0) -> None:
         print(f"{row['root']}: {row['messages']} messages, {row['bytes']} bytes", flush=True)
 
 
+def messages_of(spark: SparkSession, words: argparse.Namespace) -> DataFrame:
+    """All columns, of whichever log it is, as a stream when it is to be followed."""
+    source = spark.readStream if words.follow else spark.read
+    if not words.kafka:
+        spark.dataSource.register(EmberMQSource)
+        return source.format("embermq").option("data_dir", words.data_dir).load()
+    options = {
+        "subscribe": f"{words.prefix}.msg.all",
+        "startingOffsets": "earliest",
+        "includeHeaders": "true",
+    }
+    rows = source.format("kafka").option("kafka.bootstrap.servers", words.kafka).options(**options).load()
+    return messages_in_kafka(rows, words.prefix)
+
+
 def main() -> None:
     """Read once, or follow."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("data_dir")
+    parser.add_argument("data_dir", nargs="?", default="embermq-data")
     parser.add_argument("--follow", action="store_true")
+    parser.add_argument("--kafka", default="", metavar="HOST:PORT")
+    parser.add_argument("--prefix", default="embermq")
     words = parser.parse_args()
-    spark = SparkSession.builder.appName("topics").master("local[2]").getOrCreate()
+    builder = SparkSession.builder.appName("topics").master("local[2]")
+    if words.kafka:
+        builder = builder.config("spark.jars", kafka_jars())
+    spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
-    spark.dataSource.register(EmberMQSource)
+    found = by_root(messages_of(spark, words))
     if not words.follow:
-        show(by_root(spark.read.format("embermq").option("data_dir", words.data_dir).load()))
+        show(found)
         return
-    stream = spark.readStream.format("embermq").option("data_dir", words.data_dir).load()
-    query = by_root(stream).writeStream.outputMode("complete").foreachBatch(show)
+    query = found.writeStream.outputMode("complete").foreachBatch(show)
     query.trigger(processingTime="2 seconds").start().awaitTermination()
 
 

@@ -1,19 +1,23 @@
 """`format("embermq")`, as a Spark program of a user's has it."""
 
 import os
+import runpy
 import subprocess
 import sys
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+from tests.pipeline.kafka_topics import LogInKafka
 from tests.pipeline.log_writer import LogWriter, record
+from tests.support.kafka_server import KafkaServer
 
 from embermq.pipeline.java import find_java
 from embermq.pipeline.places import Places
 from embermq.pipeline.schema import record_schema
-from embermq.pipeline.spark import EmberMQSource
+from embermq.pipeline.spark import EmberMQSource, kafka_jars
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "spark" / "topics.py"
 END_S = 240
@@ -82,3 +86,21 @@ def test_the_example(log: LogWriter, places: Places, tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ["r0: 12 messages, 24 bytes", "r1: 8 messages, 16 bytes"]
+
+
+def test_the_example_on_kafka(
+    spark: SparkSession, kafka: KafkaServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = LogInKafka(kafka.bootstrap, kafka.prefix())
+    log.append(record(f"r{number % 5 % 2}/x", b"%02d" % number) for number in range(20))
+    log.append_raw(b"r0/x", b"broken", [("v", b"9.0")])
+    log.flush()
+    example = runpy.run_path(str(EXAMPLE))
+    words = Namespace(kafka=kafka.bootstrap, prefix=log.kafka.prefix, follow=False)
+    messages = example["messages_of"](spark, words)
+    assert messages.schema.names == record_schema("all").names
+    example["show"](example["by_root"](messages))
+    assert capsys.readouterr().out.splitlines() == ["r0: 12 messages, 24 bytes", "r1: 8 messages, 16 bytes"]
+    words.follow = True
+    assert example["messages_of"](spark, words).isStreaming
+    assert kafka_jars().count(".jar") == 4

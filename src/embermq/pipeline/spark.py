@@ -2,19 +2,26 @@
 
 spark.dataSource.register(EmberMQSource)
 messages = spark.readStream.format("embermq").option("data_dir", "/var/lib/embermq").load()
+
+A log in Kafka is read by Spark's own source, and `messages_in_kafka` makes the same columns of it.
 """
 
 from pathlib import Path
 from typing import Any
 
+from pyspark.sql import DataFrame
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
+from embermq.pipeline.connector import connector_jars
 from embermq.pipeline.errors import SourceOptionError
+from embermq.pipeline.kafka_log import KafkaLog
 from embermq.pipeline.places import Places
 from embermq.pipeline.schema import record_schema
+from embermq.pipeline.settings import PipelineSettings
 from embermq.pipeline.sources.log_file import LogFile
 from embermq.pipeline.sources.message_log import MessageLogSource
+from embermq.pipeline.transforms.kafka_records import records_from_kafka
 
 FORMAT = "embermq"
 RECORDS_MAX = 50_000
@@ -67,6 +74,18 @@ class EmberMQSource(DataSource):
         if "end" in given:
             options["end"] = str(_number(given, "end", 0, least=0))
         return MessageLogSource(options)
+
+
+def messages_in_kafka(rows: DataFrame, prefix: str = "embermq") -> DataFrame:
+    """The columns of `EmberMQSource` of what Spark's source `kafka` has of `<prefix>.msg.all`, with the option
+    `includeHeaders`: a stream or a batch, on any master."""
+    return records_from_kafka(rows, KafkaLog(bootstrap="", prefix=prefix).application_prefix)
+
+
+def kafka_jars() -> str:
+    """What `spark.jars` needs for that, in the folder of `embermq pipeline fetch-jars`. Raises PipelineSettingsError
+    when one is missing."""
+    return ",".join(map(str, connector_jars(PipelineSettings())))
 
 
 def _number(given: dict[str, Any], name: str, default: int, *, least: int) -> int:
