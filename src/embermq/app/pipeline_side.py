@@ -135,9 +135,14 @@ def rejected_records(settings: Settings, limit: int) -> Iterable[RejectedRecord]
 
 def kafka_log_id(settings: Settings) -> int:
     """Which log the message store has rows of. Raises PipelineError, StartError."""
-    positions = _positions(settings)
-    assert positions is not None, "the log is in Kafka"
-    return positions.archive_id()
+    return kafka_positions(settings).archive_id()
+
+
+def kafka_positions(settings: Settings) -> KafkaPositions:
+    """Of a log that is in Kafka. Raises PipelineError, StartError."""
+    found = _positions(settings)
+    assert found is not None, "the log is in Kafka"
+    return found
 
 
 def _positions(settings: Settings) -> KafkaPositions | None:

@@ -11,7 +11,7 @@ from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir, config
 from embermq.cli.terminal import print_json, shown, table
 
 if TYPE_CHECKING:
-    from embermq.app.trace import TracedDelivery, TracedMessage
+    from embermq.app.trace_values import TracedDelivery, TracedMessage
 
 
 def command(
@@ -37,7 +37,8 @@ def command(
 ) -> None:
     """Tell the life of one message. Who published it, where it is stored, to whom it went, what became of it. Reads
     files; the broker need not run."""
-    from embermq.app.trace import Wanted, trace
+    from embermq.app.trace import trace
+    from embermq.app.trace_values import Wanted
 
     settings = configuration(config, assignments, data_dir).settings
     found = trace(Wanted(topic=topic, position=position, time=time, message=message), settings)

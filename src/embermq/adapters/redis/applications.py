@@ -64,10 +64,11 @@ class RedisReaderPositions(ReaderPositions):
             then(StoredReader(None, ()))
             return
         key = owner.keys.reader
-        _ask(self._link, owner, FIELDS, key, (), read=partial(_stored_reader, key, generation), then=then)
+        _ask(self._link, owner, FIELDS, key, (), read=partial(stored_reader, key, generation), then=then)
 
 
-def _stored_reader(key: str, generation: int, found: list[Any]) -> StoredReader:
+def stored_reader(key: str, generation: int, found: list[Any]) -> StoredReader:
+    """Of the fields and values of `s:a:{client}`, one behind the other. Raises LayoutError."""
     position: ReaderPosition | None = None
     marks: list[ApplicationMark] = []
     for name, value in _pairs(found):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import accumulate
 
@@ -174,21 +175,19 @@ class RedisDeviceQueueHistory(DeviceQueueHistory):
         ]
 
     def shared_sent(self, generation: int) -> set[tuple[int, int]]:
+        return {(row.flags >> 3, row.offset) for row in self.in_flight(generation) if row.flags & 8}
+
+    def in_flight(self, generation: int) -> Iterator[QueueRow]:
+        """What was sent and is not acknowledged, in no order."""
         owner = self._owners.get(generation)
         if owner is None:
-            return set()
+            return
         keys = owner.keys
         names = (keys.session, keys.messages, keys.sent, keys.released)
         found = _items(self._redis.run(keys.session, IN_FLIGHT, names, (owner.fence, keys.message)))
-        sent: set[tuple[int, int]] = set()
         for at in range(0, len(found), 4):
-            try:
-                row = _sent_row(owner, found[at : at + 4])
-            except LayoutError:
-                continue  # it is told of when it is read for its client
-            if row.flags & 8:
-                sent.add((row.flags >> 3, row.offset))
-        return sent
+            with suppress(LayoutError):  # it is told of when it is read for its client
+                yield _sent_row(owner, found[at : at + 4])
 
 
 def _items(answer: Answer) -> list[Answer]:

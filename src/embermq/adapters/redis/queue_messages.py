@@ -9,8 +9,18 @@ import redis
 from embermq.adapters.redis.blocking import BlockingRedis
 from embermq.adapters.redis.queue_store import ANSWER_BYTES, BODIES, SCANNED
 from embermq.formats.redis_layout import LayoutError, name_in
-from embermq.formats.redis_queues import QUEUE_PREFIX, EndedQueue, decode_entry, decode_queue, queue_keys
-from embermq.model.queue_rows import EntryRow, QueueSettingsRow
+from embermq.formats.redis_queues import (
+    QUEUE_PREFIX,
+    EndedQueue,
+    decode_delayed,
+    decode_entry,
+    decode_group,
+    decode_mark,
+    decode_queue,
+    queue_keys,
+    read_mark_field,
+)
+from embermq.model.queue_rows import DelayedRow, EntryRow, MessageState, QueueSettingsRow
 from embermq.ports.errors import StoreError
 
 
@@ -49,6 +59,38 @@ class RedisQueueMessages:
             while True:
                 cursor, page = self._redis.at(key).hscan(key, cursor, count=SCANNED)
                 yield [decode_entry(key, generation, int(field), value) for field, value in page.items()]
+                if not cursor:
+                    return
+        except (redis.RedisError, OSError) as error:
+            raise self._redis.failure(error) from error
+        except (LayoutError, ValueError) as error:
+            raise StoreError(f"key {key!r}: {error}") from error
+
+    def delayed(self, generation: int) -> list[DelayedRow]:
+        """Messages that are not visible yet, in no order."""
+        key = self._keys.delayed
+        return [decode_delayed(key, generation, int(field), value) for field, value in self._hash(key)]
+
+    def states(self, sequence: int) -> list[tuple[str, MessageState]]:
+        """What groups know of a message that they do not simply owe, by group."""
+        groups = {
+            decode_group(self._keys.groups, 0, field.decode(errors="replace"), value)[0]: field
+            for field, value in self._hash(self._keys.groups)
+        }
+        found: list[tuple[str, MessageState]] = []
+        for field, value in self._hash(self._keys.marks):
+            of, number = read_mark_field(self._keys.marks, field)
+            if of == sequence and number in groups:
+                mark = decode_mark(self._keys.marks, field, value)
+                found.append((groups[number].decode(errors="replace"), mark.state))
+        return sorted(found)
+
+    def _hash(self, key: str) -> Iterator[tuple[bytes, bytes]]:
+        cursor: object = 0
+        try:
+            while True:
+                cursor, page = self._redis.at(key).hscan(key, cursor, count=SCANNED)
+                yield from page.items()
                 if not cursor:
                     return
         except (redis.RedisError, OSError) as error:

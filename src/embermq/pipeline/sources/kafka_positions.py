@@ -5,7 +5,7 @@ No Spark in here, so that status can use it too. Every question has a deadline.
 
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import nullcontext, suppress
 from functools import partial
@@ -50,6 +50,7 @@ _SILENT = {"log_level": 0, "reconnect.backoff.ms": 500, "reconnect.backoff.max.m
 _EARLIEST: OffsetSpec = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _LATEST: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 _POLL_S = 0.1
+_READ_AT_ONCE = 1_000
 _THERE_S = 10.0
 _RECORD_LIMIT = "max.message.bytes"
 _NO_LEADER_YET = frozenset(
@@ -402,6 +403,16 @@ class KafkaPositions:
             return []
         ends = {number: found.end for number, found in self.bounds(topic).items()}
         return self._read_all(topic, ends, {number: end - limit for number, end in ends.items()})
+
+    def records(self, topic: str, partition: int, begin: int, end: int) -> Iterator[Message]:
+        """Of one partition of a topic, from offset to offset, some at a time. Raises KafkaLogError."""
+        reader = self._consumer()
+        try:
+            for first in range(begin, end, _READ_AT_ONCE):
+                last = min(end, first + _READ_AT_ONCE)
+                yield from self._read_all(topic, {partition: last}, {partition: first}, reader)
+        finally:
+            reader.close()
 
     def _read_all(
         self,
