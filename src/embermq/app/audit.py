@@ -97,7 +97,8 @@ def run_audit_of(order: AuditOrder, settings: Settings, progress: Progress) -> A
     from embermq.pipeline.jobs.audit_page import audit_page
 
     data_dir = embedded_data(
-        settings, "a log in Kafka is not audited yet: what its applications have settled is not in broker.db"
+        settings,
+        "a log in Kafka is not audited yet: sessions on servers do not write down what they pass over, and why",
     )
     wanted, made_at, places = past_range(order.start, order.end), now(), Places(data_dir)
     folder = report_folder(order.into, data_dir / FOLDER, made_at)
