@@ -24,6 +24,8 @@ from embermq.pipeline.settings import DriverSettings, check_settings, is_spark_i
 
 LOOK_S = 5.0
 """How long a command waits for an answer of Kafka."""
+READ_S = 60.0
+"""And one that reads records."""
 PKCS8 = "PRIVATE KEY"
 KEY = re.compile(rb"-----BEGIN ([A-Z ]*PRIVATE KEY)-----")
 
@@ -135,17 +137,19 @@ def rejected_records(settings: Settings, limit: int) -> Iterable[RejectedRecord]
 
 def kafka_log_id(settings: Settings) -> int:
     """Which log the message store has rows of. Raises PipelineError, StartError."""
-    return kafka_positions(settings).archive_id()
+    positions = _positions(settings)
+    assert positions is not None, "the log is in Kafka"
+    return positions.archive_id()
 
 
 def kafka_positions(settings: Settings) -> KafkaPositions:
-    """Of a log that is in Kafka. Raises PipelineError, StartError."""
-    found = _positions(settings)
+    """Of a log that is in Kafka, to read in. Raises PipelineError, StartError."""
+    found = _positions(settings, READ_S)
     assert found is not None, "the log is in Kafka"
     return found
 
 
-def _positions(settings: Settings) -> KafkaPositions | None:
+def _positions(settings: Settings, wait_s: float = LOOK_S) -> KafkaPositions | None:
     kafka = _with_passwords(settings).kafka
     if kafka is None:
         return None
@@ -153,7 +157,7 @@ def _positions(settings: Settings) -> KafkaPositions | None:
         from embermq.pipeline.sources.kafka_positions import KafkaPositions
     except ImportError as error:
         raise PipelineError(f"stores.log needs {missing(error)}") from error
-    return KafkaPositions(kafka, LOOK_S)
+    return KafkaPositions(kafka, wait_s)
 
 
 def _driver_settings(settings: Settings, address: KafkaAddress | None) -> DriverSettings:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Set
+from contextlib import closing
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,7 +20,7 @@ from embermq.adapters.segments.writer import sync_path
 from embermq.app.config import Settings
 from embermq.app.control import ControlClient
 from embermq.app.errors import EmberError, UserError
-from embermq.app.places_noted import noted_places
+from embermq.app.pipeline_side import kafka_positions
 from embermq.app.replay_folder import (
     CHOSEN,
     PATIENCE_S,
@@ -32,12 +33,20 @@ from embermq.app.replay_folder import (
     save_job,
 )
 from embermq.app.replay_target import ReplayTarget, check_target, target_topic
+from embermq.app.report_folder import data_of
 from embermq.app.settings import SQLITE
+from embermq.model.position import position_of
 from embermq.pipeline.errors import PipelineError
 from embermq.pipeline.jobs.replay_feed import ChosenMessages, RefusedMessage, ReplayFeed
 from embermq.pipeline.places import Places
-from embermq.pipeline.rejected_choice import RejectedChoice, choose_rejected, owed_clients
-from embermq.pipeline.sources.log_file import embedded_log_id
+from embermq.pipeline.rejected_choice import (
+    RejectedChoice,
+    RejectedInFiles,
+    RejectedInKafka,
+    RejectedRecords,
+    choose_rejected,
+    owed_clients,
+)
 
 if TYPE_CHECKING:
     from embermq.pipeline.jobs.putting_back import Notice, Progress
@@ -45,7 +54,7 @@ if TYPE_CHECKING:
 FOLDER = "retries"
 REFUSED_SHOWN = 100
 _DONE = "done"
-"""Offsets that were put back, a line each."""
+"""Positions that were put back, a line each."""
 
 
 class RetryFailed(EmberError):
@@ -101,20 +110,27 @@ class _RetryJob(Struct, frozen=True, kw_only=True):
 
 def run_retry(order: RetryOrder, settings: Settings, progress: Progress, notice: Notice) -> RetryReport:
     """Raises OptionError, UserError, RetryFailed. Interrupted, failed or killed, the same order goes on."""
-    data_dir = Path(settings.data_dir).absolute()
-    if settings.stores.log != SQLITE or noted_places(data_dir).is_on_servers:
-        raise UserError("what was rejected of a log in Kafka is not put back yet")
-    if not (data_dir / "broker.db").is_file():
-        raise UserError(f"{data_dir} is not the data directory of a broker; name it with --data-dir")
-    places = Places(data_dir)
-    clients = owed_clients(places, order.reason) if order.target is None else []
+    data_dir = data_of(settings)
+    if settings.stores.log == SQLITE:
+        return _retry_all(order, data_dir, RejectedInFiles(Places(data_dir)), progress, notice)
+    try:
+        with closing(kafka_positions(settings)) as positions:
+            return _retry_all(order, data_dir, RejectedInKafka(positions), progress, notice)
+    except PipelineError as error:
+        raise RetryFailed(str(error)) from error
+
+
+def _retry_all(
+    order: RetryOrder, data_dir: Path, records: RejectedRecords, progress: Progress, notice: Notice
+) -> RetryReport:
+    clients = owed_clients(records, order.reason) if order.target is None else []
     targets = [order.target] if order.target is not None else [ReplayTarget(client=one) for one in clients]
     for target in targets:
         target_topic(target)
-    all_of_them = choose_rejected(places, order.reason, "", frozenset(), None)
+    all_of_them = choose_rejected(records, order.reason, "", frozenset(), None)
     receivers: list[RetriedTo] = []
     for target in targets:
-        retry = _Retry(places, order, target)
+        retry = _Retry(data_dir, records, order, target)
         try:
             receivers.append(retry.counted() if order.dry_run else retry.run(progress, notice))
         except UserError as error:
@@ -134,16 +150,17 @@ def run_retry(order: RetryOrder, settings: Settings, progress: Progress, notice:
 class _Retry:
     """To one receiver."""
 
-    def __init__(self, places: Places, order: RetryOrder, target: ReplayTarget) -> None:
-        self._places = places
+    def __init__(
+        self, data_dir: Path, records: RejectedRecords, order: RetryOrder, target: ReplayTarget
+    ) -> None:
+        self._data_dir = data_dir
+        self._records = records
         self._order = order
         self._target = target
         self._to = target.name
-        # Offsets are those of one log: of another one they are other records.
-        name = f"{embedded_log_id(places.broker)} {self._to}"
-        self._folder = (
-            places.data_dir / FOLDER / blake2b(name.encode("utf-8", "replace"), digest_size=8).hexdigest()
-        )
+        # Positions are those of one log: of another one they are other records.
+        name = f"{records.log_id} {self._to}"
+        self._folder = data_dir / FOLDER / blake2b(name.encode("utf-8", "replace"), digest_size=8).hexdigest()
 
     def counted(self) -> RetriedTo:
         """What there is to be put back; nothing is changed."""
@@ -151,7 +168,7 @@ class _Retry:
 
     def run(self, progress: Progress, notice: Notice) -> RetriedTo:
         """Raises UserError, RetryFailed."""
-        with ControlClient(self._places.data_dir) as broker:
+        with ControlClient(self._data_dir) as broker:
             check_target(broker, self._target)
             with held_folder(self._folder, "this retry") as folder:
                 return self._run(broker, folder, progress, notice)
@@ -216,7 +233,7 @@ class _Retry:
 
     def _choose(self, into: Path | None) -> RejectedChoice:
         done = frozenset() if self._order.anew else self._done()
-        return choose_rejected(self._places, self._order.reason, self._target.client, done, into)
+        return choose_rejected(self._records, self._order.reason, self._target.client, done, into)
 
     def _done(self) -> Set[int]:
         try:
@@ -227,8 +244,11 @@ class _Retry:
 
     def _remember(self, folder: Path, chosen: ChosenMessages, refused: RefusedFile) -> None:
         """Durable when it returns. Killed before the job is forgotten, it is done once more, which changes nothing."""
-        offsets = [row["offset"] for number, row in enumerate(chosen.rows(0)) if number not in refused]
-        known = self._done() | set(offsets)
+        known = self._done() | {
+            position_of(row["partition"], row["offset"])
+            for number, row in enumerate(chosen.rows(0))
+            if number not in refused
+        }
         fresh = folder / f"{_DONE}.new"
         with fresh.open("w", encoding="ascii") as file:
             file.write("\n".join(map(str, sorted(known))))

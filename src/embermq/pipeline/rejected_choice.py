@@ -1,26 +1,34 @@
-"""Rejected records of the embedded log that can be put back: written as messages of a replay. No Spark in here.
+"""Rejected records that can be put back: written as messages of a replay. No Spark in here.
 
-A record that is rejected stays in `applications.db` with its bytes. What this version of EmberMQ understands of them
-can go out after all, to the applications that its stamps name or to wherever it is wanted.
+A record that is rejected stays with its bytes, in `applications.db` or in `<prefix>.msg.rejected`. What this version of
+EmberMQ understands of them can go out after all, to the applications that its stamps name or to wherever it is wanted.
 """
 
 import time
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from msgspec import Struct
+from msgspec.structs import replace
 
+from embermq.formats.application_logs import ApplicationLogNames
+from embermq.formats.kafka_record import decode_kafka_record, read_source
 from embermq.formats.log_record import LogRecord, RecordError, decode_record
 from embermq.model.message import Message
+from embermq.model.position import offset_of, partition_of
 from embermq.mqtt.wire.properties import Properties
 from embermq.pipeline.jobs.replay_feed import LOG_PART
 from embermq.pipeline.places import Places
 from embermq.pipeline.rejected import alike
-from embermq.pipeline.sources.log_file import BrokerFile
+from embermq.pipeline.sources.log_file import BrokerFile, embedded_log_id
+
+if TYPE_CHECKING:  # Kafka's client is not there in every installation
+    from embermq.pipeline.sources.kafka_positions import KafkaPositions
 
 PAGE = 100
 """Records that are read, or written, at a time: each may be as large as a packet."""
@@ -63,19 +71,103 @@ class RejectedChoice(Struct, kw_only=True):
     missing: int = 0
 
 
-def owed_clients(places: Places, reason: str) -> list[str]:
-    """Client ids whose application logs readable ones among them were for, in order."""
-    readable = _readable(places, reason, RejectedChoice())
+class Rejected(Struct, frozen=True):
+    """One record: its position, why it was rejected, and what reads it, None when nothing of it is left."""
+
+    position: int
+    reason: str
+    read: Callable[[], LogRecord] | None
+
+
+class RejectedRecords(Protocol):
+    """All that dispatch has rejected."""
+
+    @property
+    def log_id(self) -> int:
+        """Which log the positions are of."""
+        ...
+
+    def log_of(self, client: str) -> str:
+        """What stamps have for the application log of this client."""
+        ...
+
+    def __iter__(self) -> Iterator[Rejected]: ...
+
+
+class RejectedInFiles:
+    """Of the embedded log, in its order."""
+
+    def __init__(self, places: Places) -> None:
+        self._places = places
+
+    @property
+    def log_id(self) -> int:
+        return embedded_log_id(self._places.broker)
+
+    def log_of(self, client: str) -> str:
+        return client
+
+    def __iter__(self) -> Iterator[Rejected]:
+        """Page by page, so that no read holds up dispatch, which writes there."""
+        with closing(BrokerFile(self._places.applications)) as file:
+            after = -1
+            while rows := file.query(_ROWS, (after, PAGE)):
+                for offset, reason, body in rows:
+                    yield Rejected(offset, reason, partial(decode_record, body) if body else None)
+                after = rows[-1][0]
+
+
+class RejectedInKafka:
+    """Of a log in Kafka, in the order in which they were rejected. A dispatch that was killed may have repeated some.
+    Raises KafkaLogError."""
+
+    def __init__(self, positions: "KafkaPositions") -> None:
+        self._positions = positions
+        self._root = positions.kafka.application_prefix
+
+    @property
+    def log_id(self) -> int:
+        return self._positions.archive_id()
+
+    def log_of(self, client: str) -> str:
+        return ApplicationLogNames(self._positions.kafka.prefix).client_log(client).removeprefix(self._root)
+
+    def __iter__(self) -> Iterator[Rejected]:
+        topic = self._positions.kafka.rejected_topic
+        if topic not in self._positions.topics():
+            return
+        for number, bounds in self._positions.bounds(topic).items():
+            for one in self._positions.records(topic, number, bounds.first, bounds.end):
+                headers: Any = one.headers() or ()
+                reason = (dict(headers).get("r") or b"").decode(errors="replace")
+                try:
+                    position = read_source(headers)
+                except RecordError:
+                    continue  # nobody can tell where it was
+                own = [header for header in headers if header[0] != "r"]
+                read = partial(self._read, one.key(), one.value(), own)
+                yield Rejected(position, reason, None if one.value() is None else read)
+
+    def _read(self, key: Any, value: Any, headers: Any) -> LogRecord:
+        record = decode_kafka_record(key, value, headers).record
+        stamps = tuple(replace(one, log=one.log.removeprefix(self._root)) for one in record.stamps)
+        return replace(record, stamps=stamps)
+
+
+def owed_clients(records: RejectedRecords, reason: str) -> list[str]:
+    """Client ids whose application logs readable ones among them were for, in order; on Kafka the SHA-256 of those that
+    stand in the name of their log so."""
+    readable = _readable(records, reason, RejectedChoice())
     return sorted({stamp.log for _, record in readable for stamp in record.stamps})
 
 
 def choose_rejected(
-    places: Places, reason: str, client: str, done: Container[int], into: Path | None
+    records: RejectedRecords, reason: str, client: str, done: Container[int], into: Path | None
 ) -> RejectedChoice:
     """Write what is to be put back into the folder `into`; None: count it alone. `reason` is a part of theirs, as it
-    stands or with N for its numbers. With a `client` it is what was for its application log; `done` has offsets that
-    are left out."""
-    found = RejectedChoice()
+    stands or with N for its numbers. With a `client` it is what was for its application log; `done` has positions
+    that are left out."""
+    found, log, seen = RejectedChoice(), records.log_of(client) if client else "", set[int]()
     now_ms = time.time_ns() // 1_000_000
     writer: pq.ParquetWriter | None = None
     if into is not None:
@@ -83,10 +175,13 @@ def choose_rejected(
         writer = pq.ParquetWriter(into / LOG_PART / "part-0.parquet", _SCHEMA)
     rows: list[dict[str, Any]] = []
     try:
-        for offset, record in _readable(places, reason, found):
-            if client and all(stamp.log != client for stamp in record.stamps):
+        for position, record in _readable(records, reason, found):
+            if client and all(stamp.log != log for stamp in record.stamps):
                 continue
-            if offset in done:
+            if position in seen:
+                continue
+            seen.add(position)
+            if position in done:
                 found.before += 1
                 continue
             message = record.message
@@ -97,7 +192,7 @@ def choose_rejected(
             found.payload_bytes += len(message.payload)
             if writer is None:
                 continue
-            rows.append(_row(offset, message))
+            rows.append(_row(position, message))
             if len(rows) >= PAGE:
                 writer.write_table(pa.Table.from_pylist(rows, _SCHEMA))
                 rows.clear()
@@ -109,35 +204,28 @@ def choose_rejected(
     return found
 
 
-def _readable(places: Places, reason: str, found: RejectedChoice) -> Iterator[tuple[int, LogRecord]]:
-    """In the order of the log; the others are counted."""
-    for offset, why, body in _rejected(places):
-        if reason not in why and reason not in alike(why):
+def _readable(
+    records: RejectedRecords, reason: str, found: RejectedChoice
+) -> Iterator[tuple[int, LogRecord]]:
+    """In their order; the others are counted."""
+    for one in records:
+        if reason not in one.reason and reason not in alike(one.reason):
             continue
         found.rejected += 1
-        if not body:
+        if one.read is None:
             found.missing += 1
             continue
         try:
-            yield offset, decode_record(body)
+            yield one.position, one.read()
         except RecordError:
             found.unreadable += 1
 
 
-def _rejected(places: Places) -> Iterator[tuple[int, str, bytes]]:
-    """Page by page, so that no read holds up dispatch, which writes there."""
-    with closing(BrokerFile(places.applications)) as file:
-        after = -1
-        while rows := file.query(_ROWS, (after, PAGE)):
-            yield from rows
-            after = rows[-1][0]
-
-
-def _row(offset: int, message: Message) -> dict[str, Any]:
+def _row(position: int, message: Message) -> dict[str, Any]:
     said = message.properties or _NO_PROPERTIES
     return {
-        "partition": 0,
-        "offset": offset,
+        "partition": partition_of(position),
+        "offset": offset_of(position),
         "topic": message.topic,
         "qos": message.qos,
         "publisher": message.publisher,
