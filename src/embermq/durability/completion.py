@@ -62,8 +62,8 @@ class _Tail:
         self._end = stored.log_end
         self._complete_to = {entry.row.generation: entry.receiving_upto for entry in stored.sessions}
         self.newest_generation = 0
-        self._wills: dict[int, int] = {}
-        """Generation -> when its will went out."""
+        self._wills: dict[int, tuple[int, int]] = {}
+        """Generation -> where its newest will stands that went out, and its date."""
         self._received: dict[tuple[int, int], int] = {}
         """(generation, packet id) -> offset."""
         self._retained: dict[str, tuple[int, bytes]] = {}
@@ -104,14 +104,21 @@ class _Tail:
         generation = origin.generation
         self.newest_generation = max(self.newest_generation, generation)
         if origin.packet_id == WILL_ID:
-            self._wills[generation] = accepted_ms
+            self._wills[generation] = offset, accepted_ms
         elif offset >= self._floor and offset >= self._complete_to.get(generation, self._end):
             self._received[generation, origin.packet_id] = offset
 
     def has_published(self, generation: int, row: WillRow) -> bool:
         """Whether this will went out, and not the one before it: a takeover publishes that and leaves this at once."""
-        published_ms = self._wills.get(generation)
-        return published_ms is not None and decode_record(row.record).message.accepted_ms < published_ms
+        published = self._wills.get(generation)
+        if published is None:
+            return False
+        offset, published_ms = published
+        if row.since_offset >= 0:
+            return offset >= row.since_offset
+        return (
+            decode_record(row.record).message.accepted_ms < published_ms
+        )  # of a version that kept dates alone
 
     def receive(self, state: BrokerState) -> None:
         """Complete the sets of packet ids whose PUBREL has not come."""

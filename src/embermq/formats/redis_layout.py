@@ -386,6 +386,7 @@ class _StoredWill(Struct, frozen=True):
     username: str
     certificate: str
     message: MessageBody
+    since_offset: int = -1
 
 
 class Schema(Struct, frozen=True):
@@ -477,7 +478,14 @@ def encode_will(generation: int, row: WillRow) -> bytes:
     message = message_body(row.record)
     return _encode(
         _StoredWill(
-            generation, row.client_id, row.delay_s, row.due_ms, row.username, row.certificate, message
+            generation,
+            row.client_id,
+            row.delay_s,
+            row.due_ms,
+            row.username,
+            row.certificate,
+            message,
+            row.since_offset,
         )
     )
 
@@ -489,7 +497,15 @@ def decode_will(key: str, value: bytes) -> tuple[int, WillRow]:
         record = found.message.record()
     except BROKEN as error:
         raise broken(key, error) from error
-    row = WillRow(found.client_id, found.delay_s, record, found.due_ms, found.username, found.certificate)
+    row = WillRow(
+        found.client_id,
+        found.delay_s,
+        record,
+        found.due_ms,
+        found.username,
+        found.certificate,
+        found.since_offset,
+    )
     return found.generation, row
 
 

@@ -47,7 +47,8 @@ class SubscriptionRow(Struct, frozen=True):
 class WillRow(Struct, frozen=True):
     """A will in store: `record` is an encoded log record of the message to publish, `due_ms` 0 while the client is
     connected, else the absolute time at which it is published. `username` and `certificate` are those of the client
-    that left it."""
+    that left it. `since_offset`: when it is published, it is in the log from there on, and what the session's wills
+    before it have become is not; -1 where that is not kept."""
 
     client_id: str
     delay_s: int
@@ -55,6 +56,7 @@ class WillRow(Struct, frozen=True):
     due_ms: int = 0
     username: str = ""
     certificate: str = ""
+    since_offset: int = -1
 
 
 class RetainedRow(Struct, frozen=True, gc=False):

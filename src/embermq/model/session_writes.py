@@ -8,6 +8,7 @@ everything that the store holds of that client id.
 from typing import ClassVar, Self
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from embermq.model.session import SessionRow, SubscriptionRow, WillRow
 from embermq.model.writes import Writes
@@ -104,8 +105,11 @@ class SessionWrites(Writes):
     deleted_sessions: list[int] = field(default_factory=list)
 
     def cap_offsets(self, log_end: int) -> set[int]:
-        """After a failed commit: subscriptions that counted on its records begin at the end of the log at most. Returns
-        the generations whose subscriptions were changed."""
+        """After a failed commit: subscriptions and wills that counted on its records begin at the end of the log at
+        most. Returns the generations whose subscriptions were changed."""
+        for index, (generation, will) in enumerate(self.wills):
+            if will is not None and will.since_offset > log_end:
+                self.wills[index] = (generation, replace(will, since_offset=log_end))
         generations: set[int] = set()
         for index, (generation, topic_filter, row) in enumerate(self.subscriptions):
             if row is not None and row.since_offset > log_end:

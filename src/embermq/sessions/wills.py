@@ -34,6 +34,7 @@ class _Pending(Struct):
     principal: Principal
     delay_s: int
     link: Link | None
+    since_offset: int
     due_ms: int = 0
     timer: Timer | None = None
 
@@ -64,7 +65,9 @@ class Wills:
             0,
             _message_properties(properties),
         )
-        self._wills[session.generation] = _Pending(message, session.principal, delay_s, link)
+        self._wills[session.generation] = _Pending(
+            message, session.principal, delay_s, link, self._state.offset_next
+        )
         self._store(session.generation)
 
     def forget(self, session: Session, link: Link) -> None:
@@ -106,7 +109,7 @@ class Wills:
         message = record.message
         due_ms = row.due_ms or self._state.tick.now_ms + row.delay_s * 1000
         principal = Principal(row.username, row.client_id, row.certificate)
-        pending = _Pending(message, principal, row.delay_s, None, due_ms)
+        pending = _Pending(message, principal, row.delay_s, None, row.since_offset, due_ms)
         self._wills[generation] = pending
         if due_ms <= self._state.tick.now_ms or not has_session:
             self._publish(generation)
@@ -142,7 +145,11 @@ class Wills:
         pending = self._wills[generation]
         who = pending.principal
         record = encode_record(pending.message)
-        row = WillRow(who.client_id, pending.delay_s, record, pending.due_ms, who.user, who.certificate)
+        # After a failed commit positions that counted on its records are given once more.
+        since_offset = min(pending.since_offset, self._state.offset_next)
+        row = WillRow(
+            who.client_id, pending.delay_s, record, pending.due_ms, who.user, who.certificate, since_offset
+        )
         self._state.tick.session_writes.wills.append((generation, row))
 
 

@@ -266,6 +266,17 @@ def test_scores_are_1_2_3_and_what_is_stored_late_is_between() -> None:
     assert score_of(1) == "0.0000152587890625"
 
 
+def test_a_will_is_read_as_it_was_written() -> None:
+    will = WillRow("ann", 5, RECORD, 7, "user", "CN=ann", 12)
+    assert decode_will("s:w:{ann}", encode_will(7, will)) == (7, will)
+
+
+def test_a_will_of_a_version_that_kept_dates_alone_is_read() -> None:
+    stored = json.loads(encode_will(7, WillRow("ann", 5, RECORD)))
+    del stored["since_offset"]
+    assert decode_will("s:w:{ann}", json.dumps(stored).encode())[1].since_offset == -1
+
+
 def test_what_a_person_finds_in_a_will() -> None:
     found = json.loads(encode_will(7, WillRow("ann", 5, RECORD, 0, "user", "")))
     message = found["message"]
