@@ -9,6 +9,7 @@ import pytest
 from tests.contracts.kafka_stores import KafkaStores
 from tests.contracts.servers_stores import ServersStores
 from tests.contracts.session_stores import InRedis, InSqlite, SessionStores
+from tests.contracts.simulated_stores import InSimulatedRedis, SimulatedServersStores
 from tests.contracts.stores import KINDS, Stores
 
 
@@ -19,7 +20,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         "stores" in mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")
     )
     if "stores" in metafunc.fixturenames and not own:
-        servers = ["servers"] if getattr(metafunc.module, "ON_SERVERS", False) else []
+        servers = ["servers", "simulated"] if getattr(metafunc.module, "ON_SERVERS", False) else []
         servers += ["servers_cluster"] if getattr(metafunc.module, "ON_CLUSTER", False) else []
         metafunc.parametrize("stores", [*KINDS, *servers], indirect=True)
 
@@ -35,6 +36,8 @@ def stores(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stores]:
 def _open_stores(kind: str, request: pytest.FixtureRequest, folder: Path) -> Stores:
     if kind == "servers":
         return ServersStores(request.getfixturevalue("redis_server").url, folder)
+    if kind == "simulated":
+        return SimulatedServersStores(folder)
     if kind == "servers_cluster":
         return ServersStores(request.getfixturevalue("redis_cluster").url, folder)
     if kind == "kafka":
@@ -51,7 +54,7 @@ def sqlite_stores(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[St
     opened.close()
 
 
-@pytest.fixture(params=["sqlite", "redis", "redis_cluster"])
+@pytest.fixture(params=["sqlite", "redis", "redis_cluster", "simulated"])
 def session_stores(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SessionStores]:
     """Every place for session data, on its real server."""
     opened = _open_session_stores(request.param, request, tmp_path)
@@ -59,7 +62,7 @@ def session_stores(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[S
     opened.close()
 
 
-@pytest.fixture(params=["redis", "redis_cluster"])
+@pytest.fixture(params=["redis", "redis_cluster", "simulated"])
 def redis_stores(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[InRedis]:
     """Those whose keys are a matter of their own."""
     opened = _open_session_stores(request.param, request, tmp_path)
@@ -71,5 +74,7 @@ def redis_stores(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[InR
 def _open_session_stores(kind: str, request: pytest.FixtureRequest, folder: Path) -> SessionStores:
     if kind == "sqlite":
         return InSqlite(folder)
+    if kind == "simulated":
+        return InSimulatedRedis()
     server = request.getfixturevalue("redis_server" if kind == "redis" else "redis_cluster")
     return InRedis(server.url)

@@ -60,8 +60,11 @@ class ServersStores(Stores):
             self.in_process = LogInProcess(self.posted.put)
         return self.in_process, self.in_process, self.in_process.end
 
+    def _connect(self) -> BlockingRedis:
+        return BlockingRedis(parse_address(self.url), RedisSettings())
+
     def _open(self) -> None:
-        self.raw = BlockingRedis(parse_address(self.url), RedisSettings())
+        self.raw = self._connect()
         self.link = StepLink(self.raw, self.posted.put)
         self.owners = Owners()
         queue_owners = QueueOwners()

@@ -148,9 +148,15 @@ class InRedis(SessionStores):
         self.url = url
         self._open()
 
+    def another(self) -> InRedis:
+        """As another broker has it."""
+        return InRedis(self.url)
+
+    def _connect(self) -> BlockingRedis:
+        return BlockingRedis(parse_address(self.url), RedisSettings())
+
     def _open(self) -> None:
-        address = parse_address(self.url)
-        self.raw = BlockingRedis(address, RedisSettings())
+        self.raw = self._connect()
         self.link = StepLink(self.raw, self.posted.put)
         self.owners = Owners()
         self.writer = RedisStateWriter(self.link, self.owners, self.posted.put, "here", mark_s=0)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 from tests.contracts.servers_stores import ServersStores
+from tests.contracts.simulated_stores import open_servers
 from tests.contracts.stores import tick_writes, told
-from tests.support.redis_server import RedisServer
 
 from embermq.formats.log_record import encode_record
 from embermq.formats.redis_applications import group_keys
@@ -40,10 +40,10 @@ def row(generation: int) -> QueueRow:
     return QueueRow(generation, QUEUE_SEQ_STEP, 5, 0, QueueState.QUEUED, 1 | 8, 2**42, (), RECORD)
 
 
-@pytest.fixture
-def servers(redis_server: RedisServer, tmp_path: Path) -> Iterator[ServersStores]:
+@pytest.fixture(params=["redis", "simulated"])
+def servers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ServersStores]:
     """Two sessions, "old" with a message of a shared subscription, and a shared group."""
-    opened = ServersStores(redis_server.url, tmp_path)
+    opened = open_servers(request, tmp_path)
     opened.write(sessions=[OLD, NEW], queue_rows=[row(1)], shared=SharedWrites(groups=[GROUP]))
     yield opened
     opened.link.return_()

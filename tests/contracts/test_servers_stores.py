@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 from tests.contracts.servers_stores import ServersStores
+from tests.contracts.simulated_stores import open_servers
 from tests.contracts.stores import tick_writes
-from tests.support.redis_server import RedisServer
 
 from embermq.adapters.redis.floor_marks import ReadMarks
 from embermq.adapters.redis.log_notes import RedisLogNotes
@@ -24,10 +24,10 @@ ANN = SessionRow("ann", 1, 1, ClientType.DEVICE, "", 5, 60, True, 0, 0)
 BOB = msgspec.structs.replace(ANN, client_id="bob", generation=2)
 
 
-@pytest.fixture
-def servers(redis_server: RedisServer, tmp_path: Path) -> Iterator[ServersStores]:
-    """A log in this process before a real Redis."""
-    opened = ServersStores(redis_server.url, tmp_path)
+@pytest.fixture(params=["redis", "simulated"])
+def servers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ServersStores]:
+    """A log in this process before a Redis."""
+    opened = open_servers(request, tmp_path)
     yield opened
     opened.close()
 

@@ -377,7 +377,7 @@ def test_a_retained_message_is_only_replaced_by_a_later_one(redis_stores: InRedi
 @pytest.mark.promise("repositories-8", "device-3")
 def test_writes_of_an_older_epoch_are_refused(redis_stores: InRedis) -> None:
     redis_stores.write(sessions=[ANN], queue_rows=[row(1), row(2, packet_id=4)])
-    other = InRedis(redis_stores.url)
+    other = redis_stores.another()
     other.write(sessions=[msgspec.structs.replace(ANN, epoch=2)])
     redis_stores.write(
         records=1,
@@ -413,7 +413,7 @@ def test_a_newer_generation_replaces_everything(redis_stores: InRedis) -> None:
     newer = msgspec.structs.replace(ANN, generation=2**40)
     redis_stores.write(sessions=[newer])
     assert redis_stores.all_keys() == {"s:ol:{ann/%7B%7D%25🦊}": "string"}
-    other = InRedis(redis_stores.url)
+    other = redis_stores.another()
     other.write(sessions=[ANN], wills=[(1, WillRow(ANN.client_id, 5, record("late")))], deleted_sessions=[1])
     assert other.writer.statistics().fenced == 3
     state = redis_stores.sessions.load()

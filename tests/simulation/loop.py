@@ -1,0 +1,366 @@
+"""Time, the network and the processes of a simulation: one event loop that waits for nothing and does all in one order.
+
+What a process does runs in a context that names it. So it can be killed: nothing of it runs any more, and what it had
+under way in the kernel arrives or does not, as the seed has it. And it can be paused: what it has to do waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import Context, ContextVar, copy_context
+from random import Random
+from typing import Any, TypeVarTuple
+from unittest.mock import patch
+
+START_S = 1_000.0
+DAY_ONE_MS = 1_800_000_000_000
+"""The wall clock when the simulation begins: in 2027."""
+STEPS_MAX = 2_000_000
+
+
+Told = TypeVarTuple("Told")
+
+
+class Killed(BaseException):
+    """Thrown where a process is when it is killed: no `except Exception` gets it."""
+
+
+class Stuck(Exception):
+    """The run does not come to its end."""
+
+
+class Process:
+    """What can be killed and paused. `kill_at` is the number of the step from now on before which it dies; a step is
+    whatever others can see of it: something sent, something asked for."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.is_dead = False
+        self.is_paused = False
+        self.waiting: list[asyncio.Handle] = []
+        self.steps = 0
+        self.kill_at = 0
+        self.at_kill: list[Callable[[], None]] = []
+        """What its machine does then: connections end."""
+
+    def step(self) -> None:
+        """Something is about to leave the process."""
+        if self.is_dead:
+            raise Killed
+        self.steps += 1
+        if self.kill_at and self.steps >= self.kill_at:
+            self.kill()
+            raise Killed
+
+    def kill(self) -> None:
+        """As by SIGKILL."""
+        if not self.is_dead:
+            self.is_dead = True
+            self.waiting.clear()
+            for call in self.at_kill:
+                call()
+
+    def pause(self) -> None:
+        """As by SIGSTOP."""
+        self.is_paused = True
+
+    def wake(self, loop: SimulatedLoop) -> None:
+        """As by SIGCONT."""
+        self.is_paused = False
+        loop.give_back(self.waiting)
+        self.waiting = []
+
+
+_PROCESS: ContextVar[Process | None] = ContextVar("process", default=None)
+
+
+def current_process() -> Process | None:
+    """Whose code runs."""
+    return _PROCESS.get()
+
+
+def context_of(process: Process) -> Context:
+    """In which what is run belongs to it."""
+    context = copy_context()
+    context.run(_PROCESS.set, process)
+    return context
+
+
+class SimulatedLoop(asyncio.BaseEventLoop):
+    """Virtual time: when nothing is left to do it is the time of what is due next. `trace` is told what happens."""
+
+    def __init__(self, random: Random) -> None:
+        super().__init__()
+        self.random = random
+        self.now_s = START_S
+        self.wall_offset_ms = DAY_ONE_MS - int(START_S * 1000)
+        self.handled = 0
+        self.slow = 1.0
+        """How many times longer everything takes on its way."""
+        self.hosts: dict[tuple[str, int], Host] = {}
+        self.bare = Context()
+        """Of what is no process's: servers, the network."""
+        self.unexpected: Callable[[BaseException], None] = _ignore
+        """Told what was raised where nobody expects it."""
+        self.set_exception_handler(lambda _, context: self._note(context))
+
+    def _note(self, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if error is not None and not isinstance(error, Killed):
+            self.unexpected(error)
+
+    def time(self) -> float:
+        return self.now_s
+
+    def wall_ms(self) -> int:
+        """Unix time, as the machines have it."""
+        return int(self.now_s * 1000) + self.wall_offset_ms
+
+    def call_soon_threadsafe(
+        self, callback: Callable[[*Told], object], *args: *Told, context: Context | None = None
+    ) -> asyncio.Handle:
+        return self.call_soon(callback, *args, context=context)
+
+    def give_back(self, handles: list[asyncio.Handle]) -> None:
+        """A process is awake again."""
+        self._ready.extend(handles)  # type: ignore[attr-defined]
+
+    def _write_to_self(self) -> None:
+        """Nobody sleeps."""
+
+    def _run_once(self) -> None:
+        ready: deque[asyncio.Handle] = self._ready  # type: ignore[attr-defined]
+        scheduled: list[asyncio.TimerHandle] = self._scheduled  # type: ignore[attr-defined]
+        if not ready:
+            while scheduled and (scheduled[0].cancelled() or _is_over(scheduled[0])):
+                self._forget(heapq.heappop(scheduled))
+            if not scheduled:
+                raise Stuck("nothing is left to happen")
+            self.now_s = max(self.now_s, scheduled[0].when())
+        while scheduled and scheduled[0].when() <= self.now_s:
+            timer = heapq.heappop(scheduled)
+            self._forget(timer)
+            ready.append(timer)
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            process = handle._context.get(_PROCESS)  # type: ignore[attr-defined]
+            if handle.cancelled() or (process is not None and process.is_dead):
+                continue
+            if process is not None and process.is_paused:
+                process.waiting.append(handle)
+                continue
+            self.handled += 1
+            if self.handled > STEPS_MAX:
+                raise Stuck(f"{STEPS_MAX} callbacks, and no end")
+            handle._run()
+
+    def _forget(self, timer: asyncio.TimerHandle) -> None:
+        timer._scheduled = False  # type: ignore[attr-defined]
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """It is passed over when its time comes."""
+
+    async def create_connection(  # type: ignore[override]  # all that else could be said of one means nothing here
+        self, factory: Any, host: Any = None, port: Any = None, **_: Any
+    ) -> Any:
+        """To a host of the simulation."""
+        process = current_process()
+        if process is not None:
+            process.step()
+        there = self.hosts.get((host, port))
+        await asyncio.sleep(self.delay_s())
+        if there is None or there.is_silent:
+            await self.create_future()
+        if there is None or there.is_away:
+            raise ConnectionRefusedError(111, "Connection refused")
+        mine, theirs = connect(self, process, there.process)
+        protocol = factory()
+        mine.begin(protocol)
+        theirs.begin(there.accept(theirs))
+        return mine, protocol
+
+    def delay_s(self) -> float:
+        """How long something takes on its way: mostly short."""
+        random = self.random
+        return random.choice((0.0001, 0.0003, 0.001, 0.004)) * (0.5 + random.random()) * self.slow
+
+
+def _ignore(error: BaseException) -> None:
+    """Nobody wants to know."""
+
+
+def _is_over(timer: asyncio.TimerHandle) -> bool:
+    process = timer._context.get(_PROCESS)  # type: ignore[attr-defined]
+    return process is not None and process.is_dead
+
+
+class Host:
+    """An address. `accept` makes the protocol of a connection; who is `is_away` refuses, who is `is_silent` does not
+    answer at all."""
+
+    def __init__(
+        self, accept: Callable[[Transport], asyncio.Protocol], process: Process | None = None
+    ) -> None:
+        self.accept = accept
+        self.process = process
+        self.is_away = False
+        self.is_silent = False
+
+
+class Transport(asyncio.Transport):
+    """One end of a connection. What is written arrives in order, after a while, unless the connection is cut before."""
+
+    def __init__(self, loop: SimulatedLoop, process: Process | None) -> None:
+        super().__init__()
+        self._loop = loop
+        self._process = process
+        self._context = context_of(process) if process is not None else Context()
+        self.other: Transport
+        self.protocol: asyncio.Protocol | None = None
+        self._closing = False
+        self._lost = False
+        self._arrives_s = 0.0
+        self._reading = True
+        self._kept: list[Callable[[], None]] = []
+        """What has arrived and is not read."""
+        self.is_held = False
+        """What the other end has written since is on its way for as long as that."""
+        if process is not None:
+            process.at_kill.append(self._die)
+
+    def begin(self, protocol: asyncio.Protocol) -> None:
+        """The connection is there."""
+        self.protocol = protocol
+        self._context.run(protocol.connection_made, self)
+
+    # Writing
+
+    def write(self, data: Any) -> None:
+        if self._process is not None:
+            self._process.step()
+        if not self._closing:
+            self._send(self.other._arrive, bytes(data))
+
+    def writelines(self, parts: Any) -> None:
+        self.write(b"".join(parts))
+
+    def write_eof(self) -> None:
+        if self._process is not None:
+            self._process.step()
+        self._send(self.other._end)
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """Buffers have room."""
+
+    def _send(self, call: Callable[..., None], *args: object) -> None:
+        loop = self._loop
+        self._arrives_s = max(self._arrives_s + 1e-6, loop.now_s + loop.delay_s())
+        loop.call_at(self._arrives_s, call, *args, context=self.other._context)
+
+    # Reading
+
+    def _arrive(self, data: bytes) -> None:
+        if self._lost or self._closing or self.protocol is None:
+            return
+        if not self._reading or self.is_held:
+            self._kept.append(lambda: self._arrive(data))
+            return
+        self.protocol.data_received(data)
+
+    def _end(self) -> None:
+        if self._lost or self.protocol is None:
+            return
+        if not self._reading or self.is_held:
+            self._kept.append(self._end)
+            return
+        if not self.protocol.eof_received():
+            self.close()
+
+    def pause_reading(self) -> None:
+        self._reading = False
+
+    def resume_reading(self) -> None:
+        if not self._reading:
+            self._reading = True
+            self._loop.call_soon(self.read_kept, context=self._context)
+
+    def read_kept(self) -> None:
+        """What came meanwhile."""
+        while self._kept and self._reading and not self.is_held:
+            self._kept.pop(0)()
+
+    # The end
+
+    def is_closing(self) -> bool:
+        return self._closing
+
+    def close(self) -> None:
+        if not self._closing:
+            self._closing = True
+            self._send(self.other._hear_end)
+            self._loop.call_soon(self._lose, None, context=self._context)
+
+    def abort(self) -> None:
+        self.close()
+
+    def _hear_end(self) -> None:
+        """The other end has closed, or reset."""
+        if not self._closing:
+            self._closing = True
+            self._loop.call_soon(self._lose, None, context=self._context)
+
+    def cut(self) -> None:
+        """The network ends the connection: what is on its way does not arrive."""
+        for end in (self, self.other):
+            if not end._closing:
+                end._closing = True
+                reset = ConnectionResetError(104, "Connection reset by peer")
+                end._loop.call_soon(end._lose, reset, context=end._context)
+
+    def _lose(self, error: Exception | None) -> None:
+        if not self._lost and self.protocol is not None:
+            self._lost = True
+            if self._process is not None and self._die in self._process.at_kill:
+                self._process.at_kill.remove(self._die)
+            self.protocol.connection_lost(error)
+
+    def _die(self) -> None:
+        """Its process was killed: the kernel closes, behind what was written before."""
+        self._closing = self._lost = True
+        self._send(self.other._hear_end)
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return ("127.0.0.1", 40_000) if name == "peername" else default
+
+
+def connect(
+    loop: SimulatedLoop, process: Process | None, there: Process | None
+) -> tuple[Transport, Transport]:
+    """The two ends of a connection that is about to begin."""
+    mine, theirs = Transport(loop, process), Transport(loop, there)
+    mine.other, theirs.other = theirs, mine
+    return mine, theirs
+
+
+@contextmanager
+def simulated_time(loop: SimulatedLoop) -> Iterator[None]:
+    """All clocks of Python are the simulation's, and the running loop is this one."""
+    with (
+        patch.object(time, "monotonic", loop.time),
+        patch.object(time, "perf_counter", loop.time),
+        patch.object(time, "monotonic_ns", lambda: int(loop.now_s * 1e9)),
+        patch.object(time, "time_ns", lambda: loop.wall_ms() * 1_000_000),
+        patch.object(time, "time", lambda: loop.wall_ms() / 1000),
+    ):
+        yield
