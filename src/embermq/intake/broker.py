@@ -104,7 +104,7 @@ class Broker:
         for session in state.sessions.loaded:
             session.permissions = state.permissions(session.principal)
         state.router.forget()
-        state.groups.rights_changed = True
+        state.groups.authorized()
         if state.queues is not None:
             state.queues.authorized()
 

@@ -8,6 +8,7 @@ limits, deadlines, repair and stores are those of sessions. It ends with the las
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from embermq.model.client_type import ClientType
@@ -43,8 +44,8 @@ class GroupQueues:
         """Groups whose queue waits for room of a member, by the generation of those members."""
         self.woken: list[tuple[GroupTurn, Session]] = []
         """Those of which a member has room now, with that member."""
-        self.rights_changed = False
-        """What members may not receive was passed over in the queues, and is to be looked at again."""
+        self.changed: list[GroupTurn] = []
+        """Those whose queue is to be read from the front: something came back, or who may receive what has changed."""
 
     # Who gets a message
 
@@ -128,6 +129,23 @@ class GroupQueues:
                 end(queue)
             else:
                 turn.queue, queue.group = queue, turn
+
+    def authorized(self) -> None:
+        """Who may receive what has changed: what was passed over in the queues is looked at again."""
+        self.changed += [turn for turn in self._state.router.groups if turn.queue is not None]
+
+    def gives_back(self, turn: GroupTurn, places: list[int], had: Session) -> None:
+        """These messages were stored to be sent to a member, and wait in the queue again. Nobody else gets them before
+        the member's are gone from the store: after a crash they are the member's [MQTT-4.8.2-4]."""
+        turn.leaving.update(places)
+        assert turn.queue is not None
+        free = partial(self._free, turn, turn.queue, places)
+        self._state.tick.batch.when_stored(had.generation, free)
+
+    def _free(self, turn: GroupTurn, queue: Session, places: list[int]) -> None:
+        if turn.queue is queue:
+            turn.leaving.difference_update(places)
+            self.changed.append(turn)
 
     def ended(self, queue: Session) -> None:
         """A queue is no more; the next message that nobody can take begins a new one."""

@@ -28,6 +28,8 @@ class _Offer:
         self.leaving = leaving
         self.ended = ended
         self.keepers: set[Session] = set()
+        self.given_back: dict[int, tuple[GroupTurn, list[int]]] = {}
+        """By the generation of a group's queue, what is there again."""
         self.unsent = {id(delivery) for delivery in leaving.unsent or ()}
         self.is_over = False
 
@@ -69,6 +71,9 @@ class Handover:
             state.path(keeper).write_down(keeper)
             state.tick.session_writes.handed_on.append((offer.leaving.generation, keeper.generation))
         offer.keepers.clear()
+        for turn, places in offer.given_back.values():
+            state.groups.gives_back(turn, places, offer.leaving)
+        offer.given_back.clear()
 
     def _groups(self, leaving: Session) -> Groups:
         router = self._state.router
@@ -90,10 +95,19 @@ class Handover:
             message = counted_anew(message, now_ms)
         accepted = Accepted(message, record, NO_MATCH, None, 0, delivery.offset)
         path = self._state.path(receiver.session) if receiver.qos else self._state.direct
+        turn = receiver.session.group
+        if turn is not None and self._was_to_be_sent(offer, delivery):
+            place = receiver.session.queue_seq_next
+            offer.given_back.setdefault(receiver.session.generation, (turn, []))[1].append(place)
         path.deliver(receiver.session, receiver, accepted)
         if receiver.qos and receiver.session.persistent:
             offer.keepers.add(receiver.session)
         return True
+
+    def _was_to_be_sent(self, offer: _Offer, delivery: Delivery) -> bool:
+        """Whether the leaving session has it stored as sent with QoS 2, and it was not. Another member would have it
+        before it is gone from there, and a crash in between would send it to both."""
+        return not offer.ended and delivery.qos == 2 and delivery.seq > 0 and id(delivery) in offer.unsent
 
     def _another(self, offer: _Offer, groups: Groups, delivery: Delivery) -> Receiver | None:
         """The next member of the group by which the message came, or its queue. Of several groups that could be it, the
@@ -122,5 +136,7 @@ class Handover:
         may_wait = offer.ended or id(delivery) in offer.unsent
         if not others.receivers or not (may_wait or any(map(is_here, others.receivers))):
             return None
+        if self._was_to_be_sent(offer, delivery) and self._state.groups.would_keep(group):
+            return self._state.groups.queue_of(group.turn)
         topic = delivery.message.topic
         return self._state.groups.for_waiting(others, topic) or self._state.groups.receiver(others, topic)

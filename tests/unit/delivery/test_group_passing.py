@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
+from random import Random
 
 import pytest
 from tests.support.hand_driven import HandDrivenBroker, HandLink, numbered
 from tests.support.held_sessions import HeldSessions
+from tests.support.split_sessions import SplitSessions
 
 from embermq.access.authorization.rule_set import RuleSet
 from embermq.access.authorization.rules_file import read_rules
@@ -131,6 +133,39 @@ def test_the_session_that_left_a_group_has_what_it_was_sent_after_a_crash(
     again = hand.restarted()
     again.settle()
     assert [*again.keeps("m").payloads, *again.keeps("x").payloads] == numbered(2)
+
+
+def test_who_leaves_before_it_is_sent_something_and_another_member_do_not_both_have_it(
+    tmp_path: Path,
+) -> None:
+    """Each session is on a server of its own, and the broker dies when one of them has not stored that it is over."""
+    store = SplitSessions(tmp_path / "sessions.db", Random(0))
+    hand = HandDrivenBroker(sessions=store)
+    links = {name: member(hand, name) for name in ("a", "b")}
+    publisher = hand.connects("p", acknowledges=False)
+    hand.passes(s=1)
+    store.held = True
+    publisher.publishes("t/a", *numbered(1), qos=2)
+    for _ in range(3):
+        hand.run()
+    (leaver,) = [name for name in links if hand.state.sessions[name].unsent]
+    links[leaver].drops()
+    left = hand.state.sessions[leaver].generation
+    hand.run()
+    assert store.step_of(left), "it is stored as sent"
+    others = [one.generation for one in hand.state.sessions.loaded if one.generation != left]
+    for _ in range(20):
+        for owner in others:
+            store.step_of(owner)
+        hand.run()
+    again = hand.restarted()
+    again.settle()
+    got = [*links["a"].payloads, *links["b"].payloads]
+    for name in links:
+        got += again.keeps(name).payloads
+    again.settle()
+    assert got == numbered(1)
+    store.close()
 
 
 def test_what_is_given_on_a_full_disk_and_acknowledged_is_settled_once() -> None:

@@ -163,22 +163,26 @@ class GroupBacklogs:
         queue.paging = False
         return backlog
 
+    def _found(self, turn: GroupTurn) -> _Backlog | None:
+        return self._backlogs.get(turn.queue.generation) if turn.queue is not None else None
+
     def _is_open(self, backlog: _Backlog) -> bool:
         return self._backlogs.get(backlog.queue.generation) is backlog
 
     # Room
 
     def wake(self) -> None:
-        """Read on where a member has room again, and everywhere when rights have changed."""
-        if self._groups.rights_changed:
-            self._groups.rights_changed = False
-            for backlog in self._backlogs.values():
-                backlog.again = True
-                self._unstall(backlog)
-                self._want(backlog)
+        """Read on where a member has room again, and from the front where something has changed."""
+        changed, self._groups.changed = self._groups.changed, []
+        for turn in changed:
+            found = self._found(turn)
+            if found is not None:
+                found.again = True
+                self._unstall(found)
+                self._want(found)
         woken, self._groups.woken = self._groups.woken, []
         for turn, session in woken:
-            found = self._backlogs.get(turn.queue.generation) if turn.queue is not None else None
+            found = self._found(turn)
             if found is not None:
                 if turn.is_passing:
                     found.woken.add(session)
@@ -386,11 +390,7 @@ class GroupBacklogs:
             delivery.given = False
         self._are_stored(session)
         if left and not queue.dead:
-            backlog.turn.leaving.difference_update(row.seq for row in left)
-            found = self._backlogs.get(queue.generation)
-            if found is not None:
-                found.again = True
-                self._want(found)
+            self._groups.gives_back(backlog.turn, [row.seq for row in left], session)
         deliveries = [delivery for _, delivery in kept]
         if queue.dead:
             self._path.send_rows(session, link, deliveries)

@@ -281,11 +281,11 @@ class DevicePath(DeliveryPath):
     def wants_pages(self) -> bool:
         """Whether `read_pages` has something to do."""
         groups = self._state.groups
-        return bool(self._wanting_page or groups.woken or groups.rights_changed)
+        return bool(self._wanting_page or groups.woken or groups.changed)
 
     def read_pages(self) -> None:
         """Read the next page of every session that has room for it, and of groups of which a member has."""
-        if self._state.groups.woken or self._state.groups.rights_changed:
+        if self._state.groups.woken or self._state.groups.changed:
             self.groups.wake()
         wanting, self._wanting_page = self._wanting_page, []
         for session in wanting:
