@@ -28,3 +28,9 @@ def of_31(*ids: str) -> pytest.MarkDecorator:
 in_3x_and_5 = pytest.mark.parametrize("version", [V31, V311, V5], ids=["3.1", "3.1.1", "5.0"])
 in_311_and_5 = pytest.mark.parametrize("version", [V311, V5], ids=["3.1.1", "5.0"])
 on_every_transport = pytest.mark.parametrize("transport", TRANSPORTS, indirect=True)
+on_tcp_first = pytest.mark.parametrize(
+    "transport",
+    [pytest.param(name, marks=[] if name == "tcp" else pytest.mark.in_faults) for name in TRANSPORTS],
+    indirect=True,
+)
+"""On the others in `make faults`: all transports lead to one decoder, as test_wire_cases.py and test_ending.py show."""

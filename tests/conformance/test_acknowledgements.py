@@ -11,7 +11,7 @@ from tests.conformance.clause import (
     in_311_and_5,
     of_5,
     of_311,
-    on_every_transport,
+    on_tcp_first,
 )
 from tests.conformance.conftest import Enter
 from tests.conformance.wire_client import WireClient
@@ -37,7 +37,7 @@ def back(enter: Enter, version: ProtocolVersion = V5) -> WireClient:
 
 @of_5("3.4.2-1", "3.5.2-1")
 @pytest.mark.parametrize("qos", [1, 2])
-@on_every_transport
+@on_tcp_first
 def test_no_matching_subscribers_is_10(enter: Enter, name: str, qos: int) -> None:
     client, other = enter(), enter("o")
     assert client.publish(name, qos=qos) == 0x10
@@ -79,7 +79,7 @@ def test_answers_to_a_client_of_small_packets(enter: Enter, enter_strict: Enter,
 @of_5("4.3.2-5")
 @of_311("4.3.2-2")
 @in_3x_and_5
-@on_every_transport
+@on_tcp_first
 def test_after_puback_the_same_identifier_is_a_new_message(
     enter: Enter, name: str, version: ProtocolVersion
 ) -> None:
@@ -95,7 +95,7 @@ def test_after_puback_the_same_identifier_is_a_new_message(
 @of_311("4.3.3-2")
 @in_3x_and_5
 @pytest.mark.parametrize("kept", [False, True])
-@on_every_transport
+@on_tcp_first
 def test_until_pubrel_a_repeated_identifier_is_the_same_message(
     enter: Enter, name: str, version: ProtocolVersion, kept: bool
 ) -> None:
@@ -151,7 +151,7 @@ def test_a_live_subscriber_gets_a_message_when_its_publisher_has_released_it(
 
 @of_5("3.6.2-1", "3.7.2-1", "4.3.3-11")
 @in_3x_and_5
-@on_every_transport
+@on_tcp_first
 def test_an_unknown_pubrel_is_answered_by_pubcomp_92(
     enter: Enter, name: str, version: ProtocolVersion
 ) -> None:
@@ -168,7 +168,7 @@ def test_an_unknown_pubrel_is_answered_by_pubcomp_92(
 
 @of_5("3.6.2-1")
 @in_3x_and_5
-@on_every_transport
+@on_tcp_first
 def test_an_unknown_pubrec_is_answered_by_pubrel_92(enter: Enter, version: ProtocolVersion) -> None:
     client = enter(version=version)
     client.send(Pubrec(9))
@@ -182,7 +182,7 @@ def test_an_unknown_pubrec_is_answered_by_pubrel_92(enter: Enter, version: Proto
 @of_5("4.3.3-4", "4.3.3-5", "4.3.3-6", "4.4.0-1")
 @of_311("4.3.3-1", "4.4.0-1")
 @in_3x_and_5
-@on_every_transport
+@on_tcp_first
 def test_pubrel_is_repeated_on_a_new_connection_and_publish_is_not(
     enter: Enter, name: str, version: ProtocolVersion
 ) -> None:
@@ -203,7 +203,7 @@ def test_pubrel_is_repeated_on_a_new_connection_and_publish_is_not(
 @of_5("4.3.3-4")
 @of_311("4.3.3-1")
 @in_3x_and_5
-@on_every_transport
+@on_tcp_first
 def test_every_pubrec_is_answered_by_pubrel(enter: Enter, name: str, version: ProtocolVersion) -> None:
     subscriber, message = in_flight(enter, name, 2, version)
     for _ in range(3):
@@ -216,7 +216,7 @@ def test_every_pubrec_is_answered_by_pubrel(enter: Enter, name: str, version: Pr
 @of_5("4.4.0-2", "4.3.3-9", "4.3.3-4")
 @pytest.mark.parametrize("qos", [1, 2])
 @pytest.mark.parametrize("kept", [False, True])
-@on_every_transport
+@on_tcp_first
 def test_an_acknowledgement_with_an_error_ends_the_delivery(
     enter: Enter, name: str, qos: int, kept: bool
 ) -> None:
@@ -238,7 +238,7 @@ def test_an_acknowledgement_with_an_error_ends_the_delivery(
 @of_311("4.8.0-1")
 @in_311_and_5
 @pytest.mark.parametrize(("qos", "wrong"), [(1, Pubrec), (1, Pubcomp), (2, Puback), (2, Pubcomp)])
-@on_every_transport
+@on_tcp_first
 def test_a_step_that_a_delivery_is_not_at_is_a_protocol_error(
     enter: Enter, name: str, version: ProtocolVersion, qos: int, wrong: type[Puback | Pubrec | Pubcomp]
 ) -> None:
@@ -251,7 +251,7 @@ def test_a_step_that_a_delivery_is_not_at_is_a_protocol_error(
     assert (again.payload, again.dup, again.qos) == (b"x", True, qos)
 
 
-@on_every_transport
+@on_tcp_first
 def test_a_wrong_step_is_ignored_in_3_1(enter: Enter, name: str) -> None:
     subscriber, message = in_flight(enter, name, 2, V31)
     subscriber.send(Puback(message.packet_id), Pubcomp(message.packet_id))
@@ -261,7 +261,7 @@ def test_a_wrong_step_is_ignored_in_3_1(enter: Enter, name: str) -> None:
 
 
 @of_5("4.3.3-7", "4.3.3-13")
-@on_every_transport
+@on_tcp_first
 def test_expiry_does_not_stop_an_exchange_that_has_begun(enter: Enter, name: str) -> None:
     expiry = Properties(message_expiry_interval=1)
     subscriber, publisher = enter("s", expiry=100), enter("p")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from _pytest.mark.structures import ParameterSet
-from tests.conformance.clause import V5, V31, V311, on_every_transport
+from tests.conformance.clause import V5, V31, V311, on_tcp_first
 from tests.conformance.conftest import Enter
 from tests.conformance.wire_cases import SERVER, WireError
 from tests.conformance.wire_client import WireClient
@@ -15,7 +15,7 @@ from tests.conformance.wire_errors import ERRORS
 from embermq.mqtt.wire.packets import Connack
 from embermq.mqtt.wire.version import ProtocolVersion
 
-pytestmark = on_every_transport
+pytestmark = on_tcp_first
 OPENINGS = [case for case in ERRORS if case.reader is SERVER and case.opening]
 LATER = [case for case in ERRORS if case.reader is SERVER and not case.opening]
 

@@ -14,13 +14,14 @@ from tests.faults.fleet import V5, V311, Fleet
 from tests.faults.spark_processes import driver_of, jvm_of, kill_all
 from tests.kafka_pipeline.kafka_pipeline_broker import KafkaPipelineBroker
 from tests.support.mqtt_client import MqttClient, run
+from tests.support.seeds import ROUNDS
 from tests.support.waiting import wait_for
 
 from embermq.formats.kafka_record import read_source
 from embermq.mqtt.wire.packets import Subscription
 from embermq.mqtt.wire.properties import Properties
 
-MESSAGES = 400
+MESSAGES = 400 if ROUNDS > 1 else 200
 """Of each publisher before each kill."""
 FIRST_S = 0.7
 """So long at most Spark has been at work when the first is killed."""
@@ -101,11 +102,12 @@ KILLS = [kill_spark, kill_kafka, kill_broker]
 def test_applications_get_all_that_was_acknowledged_once(
     seed: int, kafka_pipeline_broker: KafkaPipelineBroker
 ) -> None:
-    """Each of the three is killed once a round, and each is the first in its turn."""
+    """Each of the three is killed once a round, and each is the first in its turn; in `make test` two of them."""
     broker, random = kafka_pipeline_broker, Random(seed)
     first = KILLS[(seed - 1) % len(KILLS)]
     began_at = first_offsets(broker)
-    kills = [first, *random.sample([kill for kill in KILLS if kill is not first], 2)]
+    others = random.sample([kill for kill in KILLS if kill is not first], 2)
+    kills = [first, *(others if ROUNDS > 1 else others[:1])]
 
     async def scenario() -> None:
         fleet = Fleet(broker.port, random, topics=10, root=f"kills-{seed}")

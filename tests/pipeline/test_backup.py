@@ -1,13 +1,18 @@
-"""A backup of a broker whose pipeline is working: the restored one owes an APPLICATION client the same messages."""
+"""A backup of a broker whose pipeline is working: the restored one owes an APPLICATION client the same messages.
+Without Spark, and in `make faults` with it."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
 from tests.support.broker_process import BrokerProcess
 from tests.support.forked_program import run_program
 from tests.support.mqtt_client import MqttClient, run
+from tests.support.played_pipeline import PlayedPipeline
 from tests.support.waiting import wait_for
 
 from embermq.mqtt.wire.packets import Subscription
@@ -43,7 +48,21 @@ async def received(broker: BrokerProcess, wanted: list[int], *, new: bool) -> No
     assert [int(message.payload) for message in client.messages] == wanted
 
 
-def test_what_an_application_is_owed_is_in_a_backup(tmp_path: Path) -> None:
+@contextmanager
+def running(data_dir: Path, is_played: bool) -> Iterator[BrokerProcess]:
+    """A broker and its pipeline."""
+    with BrokerProcess(data_dir, pipeline=not is_played, settings=SETTINGS) as broker:
+        if not is_played:
+            yield broker
+            return
+        with PlayedPipeline(data_dir):
+            yield broker
+
+
+@pytest.mark.parametrize(
+    "is_played", [True, pytest.param(False, marks=pytest.mark.in_faults)], ids=["played", "spark"]
+)
+def test_what_an_application_is_owed_is_in_a_backup(tmp_path: Path, is_played: bool) -> None:
     saved, restored = tmp_path / "saved", tmp_path / "restored"
 
     async def before() -> None:
@@ -57,8 +76,8 @@ def test_what_an_application_is_owed_is_in_a_backup(tmp_path: Path) -> None:
         await published(broker, range(2 * MESSAGES, 3 * MESSAGES))
         await received(broker, list(range(MESSAGES, 3 * MESSAGES)), new=False)
 
-    with BrokerProcess(tmp_path / "data", pipeline=True, settings=SETTINGS) as broker:
+    with running(tmp_path / "data", is_played) as broker:
         run(before(), SPARK_S + 30)
     typed("restore", saved, "--data-dir", restored)
-    with BrokerProcess(restored, pipeline=True, settings=SETTINGS) as broker:
+    with running(restored, is_played) as broker:
         run(after(), SPARK_S + 30)

@@ -48,6 +48,7 @@ class Failing(Archive):
         return super().write(records)
 
 
+@pytest.mark.in_faults
 @pytest.mark.timeout(400)
 @pytest.mark.promise("pipeline-2", "pipeline-3", "pipeline-7", "pipeline-10", "pipeline-14")
 def test_each_partition_is_read_once_for_all_and_those_that_were_apart_join(

@@ -25,6 +25,7 @@ from embermq.ports.errors import StoreUnavailable
 GOES_ON_S = 150.0
 
 
+@pytest.mark.in_faults
 @pytest.mark.timeout(500)
 @pytest.mark.promise("pipeline-3", "pipeline-14", "application-3")
 def test_a_log_whose_server_is_dead_holds_up_nobody_else_and_lacks_nothing_when_it_is_back(

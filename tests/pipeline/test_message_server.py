@@ -151,6 +151,7 @@ def test_what_is_too_old_leaves_the_server(
         )
 
 
+@pytest.mark.in_faults
 @pytest.mark.promise("pipeline-1", "pipeline-11", "pipeline-16")
 def test_the_broker_tells_its_pipeline_where_the_messages_go(
     running_postgres: SqlServer, tmp_path: Path
