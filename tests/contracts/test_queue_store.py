@@ -145,7 +145,7 @@ def test_a_group_ends_before_one_of_the_same_name_begins(stores: Stores) -> None
 def test_marks_of_a_removed_group_go_bit_by_bit_and_never_to_another_of_its_name(
     stores: Stores | ServersStores,
 ) -> None:
-    count = 12_000
+    count = 7_000
     entries = [replace(ENTRY, sequence=number) for number in range(1, count + 1)]
     groups = {(3, name): replace(GROUP, group=name) for name in ("workers", "other")}
     everything = queue_writes(*entries, groups=groups)
@@ -156,18 +156,18 @@ def test_marks_of_a_removed_group_go_bit_by_bit_and_never_to_another_of_its_name
     assert {group for _, group, _ in loaded(stores)[0].marks} == {"other"}
     stores.reopen()
     assert {group for _, group, _ in loaded(stores)[0].marks} == {"other"}
-    stores.write(queues=QueueWrites(groups={(3, "workers"): GROUP}, marks={(3, "workers", 11_000): RETRY}))
+    stores.write(queues=QueueWrites(groups={(3, "workers"): GROUP}, marks={(3, "workers", 6_500): RETRY}))
     for _ in range(5):
         stores.write(records=[record(b"")])
         (queue,) = loaded(stores)
-        assert [key for key in queue.marks if key[1] == "workers"] == [(3, "workers", 11_000)]
+        assert [key for key in queue.marks if key[1] == "workers"] == [(3, "workers", 6_500)]
     assert len(queue.marks) == count + 1
 
 
 def test_a_group_that_comes_and_goes_while_marks_of_former_ones_are_there(
     stores: Stores | ServersStores,
 ) -> None:
-    count = 12_000
+    count = 7_000
     entries = [replace(ENTRY, sequence=number) for number in range(1, count + 1)]
     stores.write(records=[record(b"")], queues=queue_writes(*entries))
     for life in range(4):

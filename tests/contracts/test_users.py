@@ -25,31 +25,60 @@ ANN = User("ann", "$argon2id$ann", ClientType.DEVICE, False, 1_700_000_000_123)
 BILLING = User("billing", "$argon2id$billing", ClientType.APPLICATION, True, 2**40)
 
 
+EMPTY = (
+    "DELETE FROM embermq_users",
+    "DELETE FROM embermq_user_changes",
+    "DELETE FROM embermq_meta WHERE name <> 'user_changes'",
+    "UPDATE embermq_meta SET number = 0",
+)
+"""The tables as an upgrade leaves them."""
+
+
+@pytest.fixture(scope="module")
+def databases() -> Iterator[dict[str, tuple[SqlServer, str]]]:
+    """One a server for all tests here: making the tables takes longer than most of them."""
+    made: dict[str, tuple[SqlServer, str]] = {}
+    yield made
+    for server, url in made.values():
+        server.drop(url)
+
+
+@pytest.fixture
+def url_of(
+    request: pytest.FixtureRequest, databases: dict[str, tuple[SqlServer, str]]
+) -> Callable[[str], str]:
+    """The URL of a server's database without accounts."""
+
+    def emptied(kind: str) -> str:
+        server: SqlServer = request.getfixturevalue(SERVERS[kind])
+        if kind not in databases:
+            databases[kind] = server, server.database()
+            open_sql_users(databases[kind][1]).close()
+        url = databases[kind][1]
+        for statement in EMPTY:
+            server.execute(statement, database=url.rpartition("/")[2])
+        return url
+
+    return emptied
+
+
 @pytest.fixture(params=["sqlite", *SERVERS])
-def open_users(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]:
+def open_users(request: pytest.FixtureRequest, url_of: Callable[[str], str], tmp_path: Path) -> Open:
     """Opens the same accounts as often as it is called, as several processes do; the test closes them."""
     if request.param == "sqlite":
-        yield lambda: SqliteUsers(tmp_path / "users.db")
-        return
-    server: SqlServer = request.getfixturevalue(SERVERS[request.param])
-    url = server.database()
-    yield lambda: open_sql_users(url)
-    server.drop(url)
+        return lambda: SqliteUsers(tmp_path / "users.db")
+    url = url_of(request.param)
+    return lambda: open_sql_users(url, is_current=True)
 
 
 @pytest.fixture(params=["sqlite", "memory", *SERVERS])
-def users(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Users]:
+def users(request: pytest.FixtureRequest, url_of: Callable[[str], str], tmp_path: Path) -> Iterator[Users]:
     """The stand-in of other tests keeps the promises as well."""
     store: Users
     if request.param in SERVERS:
-        server: SqlServer = request.getfixturevalue(SERVERS[request.param])
-        url = server.database()
-        store = open_sql_users(url)
-        yield store
-        store.close()
-        server.drop(url)
-        return
-    store = SqliteUsers(tmp_path / "users.db") if request.param == "sqlite" else UsersInMemory()
+        store = open_sql_users(url_of(request.param), is_current=True)
+    else:
+        store = SqliteUsers(tmp_path / "users.db") if request.param == "sqlite" else UsersInMemory()
     yield store
     store.close()
 

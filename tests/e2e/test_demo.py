@@ -92,7 +92,7 @@ for is_over in (False, True):
         signal.SIGINT,
         pytest.param(signal.SIGTERM, marks=pytest.mark.in_faults),
         pytest.param(signal.SIGHUP, marks=pytest.mark.in_faults),
-        signal.SIGKILL,
+        pytest.param(signal.SIGKILL, marks=pytest.mark.in_faults),
     ],
 )
 def test_an_interrupted_demo_stops_what_it_started(number: signal.Signals) -> None:

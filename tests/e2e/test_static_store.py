@@ -12,7 +12,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.support.broker_process import EMBERMQ, BrokerProcess
+from tests.support.broker_process import BrokerProcess
+from tests.support.forked_program import run_program
 from tests.support.measuring import judge
 from tests.support.mqtt_client import MqttClient, run
 from tests.support.sql_server import SqlServer
@@ -30,7 +31,7 @@ SOON_S = 60.0
 
 
 def embermq(*words: str | Path, stdin: str = "", code: int = 0) -> str:
-    done = subprocess.run([EMBERMQ, *words], input=stdin, capture_output=True, text=True, timeout=60)
+    done = run_program(*words, stdin=stdin)
     assert done.returncode == code, (done.returncode, done.stdout, done.stderr)
     return done.stderr if code else done.stdout
 
@@ -47,9 +48,7 @@ def add(url: str, *names: str) -> None:
 @pytest.fixture
 def broker(sql_server: SqlServer, sql_url: str, tmp_path: Path) -> Iterator[BrokerProcess]:
     """Whatever happens, the server's password is nowhere in what it prints."""
-    with BrokerProcess(
-        tmp_path / "data", settings=QUICK | {"stores.static": sql_url}, installed=True
-    ) as running:
+    with BrokerProcess(tmp_path / "data", settings=QUICK | {"stores.static": sql_url}) as running:
         yield running
         assert running.is_running
         assert sql_server.password not in running.output()
@@ -189,9 +188,7 @@ def test_a_server_that_is_away_at_the_start_is_told(sql_server: SqlServer, tmp_p
 
 def test_the_tables_are_brought_up_by_command_alone(sql_url: str, tmp_path: Path) -> None:
     words = [*on(sql_url), "--set", "stores.static_upgrade=false"]
-    status = json.loads(
-        subprocess.run([EMBERMQ, "db", "status", "--json", *words], capture_output=True).stdout
-    )
+    status = json.loads(run_program("db", "status", "--json", *words).stdout)
     assert (status["state"], status["version"]) == ("empty", 0)
     told = embermq("run", "--no-pipeline", "--data-dir", tmp_path, *words, code=1)
     assert "embermq db upgrade" in told

@@ -13,9 +13,10 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.kafka_dispatcher import KafkaDispatcher
 from tests.support.kafka_server import KafkaServer
 from tests.support.mqtt_client import run
+from tests.support.seeds import ROUNDS
 from tests.support.waiting import wait_for
 
-MESSAGES = 400
+MESSAGES = 400 if ROUNDS > 1 else 200
 """Of each publisher between two kills."""
 
 
@@ -38,7 +39,9 @@ def test_application_clients_get_all_once(
             fleet.subscriber("application-5", V5, restless_s=0.7, receive_maximum=50)
             await fleet.start_subscribers()
             fleet.start_publishers()
-            for is_kafka in random.sample([False, False, True], 3):
+            for is_kafka in random.sample(
+                [False, True, False][: 3 if ROUNDS > 1 else 2], k=3 if ROUNDS > 1 else 2
+            ):
                 fleet.allow(MESSAGES)
                 await asyncio.sleep(random.uniform(0.1, 1.0))
                 await trouble(is_kafka)

@@ -15,13 +15,14 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.kafka_server import KafkaServer
 from tests.support.metrics import metric
 from tests.support.mqtt_client import MqttClient, run
+from tests.support.seeds import ROUNDS
 from tests.support.waiting import wait_for, wait_until
 
 from embermq.mqtt.wire.packets import Publish, Subscription
 
 TIMES = 2
 """How often something is killed in a round."""
-MESSAGES = 500
+MESSAGES = 500 if ROUNDS > 1 else 200
 """Of each publisher between two of them."""
 Trouble = Callable[[], Awaitable[None]]
 

@@ -420,6 +420,7 @@ def test_a_server_that_takes_no_request_with_the_largest_message_is_refused(
     _topic(kafka).open(is_new=True)
 
 
+@pytest.mark.in_faults
 def test_each_server_of_a_cluster_is_asked(
     kafka_cluster: KafkaCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

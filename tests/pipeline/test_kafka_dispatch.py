@@ -133,6 +133,7 @@ def test_a_record_for_a_log_that_is_missing_holds_nothing_up_for_long(
 
 
 @pytest.mark.timeout(400)
+@pytest.mark.in_faults
 @pytest.mark.promise("pipeline-14")
 def test_many_logs_that_are_missing_at_once_cost_no_restart_each(
     spark: SparkSession, places: Places, kafka_log: LogInKafka
@@ -179,6 +180,7 @@ def test_a_clients_own_log_gets_everything_in_its_first_partition_however_many_i
 
 
 @pytest.mark.timeout(400)
+@pytest.mark.in_faults
 @pytest.mark.promise("pipeline-14")
 def test_what_a_producer_holds_for_a_log_that_nobody_wants_any_more_is_rejected_by_the_next_run(
     spark: SparkSession, places: Places, kafka_log: LogInKafka, monkeypatch: pytest.MonkeyPatch
@@ -204,6 +206,7 @@ def test_what_a_producer_holds_for_a_log_that_nobody_wants_any_more_is_rejected_
 
 
 @pytest.mark.timeout(400)
+@pytest.mark.in_faults
 @pytest.mark.promise("pipeline-14")
 def test_a_log_that_comes_and_goes_between_two_looks_is_missed_all_the_same(
     spark: SparkSession, places: Places, kafka_log: LogInKafka, monkeypatch: pytest.MonkeyPatch

@@ -189,6 +189,7 @@ def test_what_even_the_topic_for_rejected_records_does_not_take_is_known_by_its_
 
 
 @pytest.mark.timeout(400)
+@pytest.mark.in_faults
 @pytest.mark.promise("pipeline-14")
 def test_many_small_records_for_a_log_that_takes_less_than_they_have_together(
     spark: SparkSession,
@@ -234,6 +235,7 @@ def test_a_log_of_an_older_setting_is_found_before_anything_is_too_large_for_it(
     assert numbers(log, old) == [0, 1, 2] and is_in_order(log, later)
 
 
+@pytest.mark.in_faults
 def test_settings_of_topics_that_are_gone_or_may_not_be_changed(
     strict_kafka: KafkaServer, strict_log: LogInKafka
 ) -> None:

@@ -191,6 +191,7 @@ def test_dispatch_leaves_out_what_has_been_carried_and_logs_that_take_nothing(sp
     }
 
 
+@pytest.mark.in_faults
 def test_a_server_that_had_the_only_copy_of_thousands_of_logs_is_no_question_too_long(
     spark: SparkSession,
 ) -> None:

@@ -269,6 +269,7 @@ def test_a_java_that_still_writes_is_waited_for(
     assert write(lake, spark, places, 0, 3) == 3
 
 
+@pytest.mark.in_faults
 @pytest.mark.promise("pipeline-7", "pipeline-10")
 def test_files_are_merged_and_old_records_deleted_beside_readers(
     spark: SparkSession, log: LogWriter, places: Places, lakes: list[Lake]

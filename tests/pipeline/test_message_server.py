@@ -120,6 +120,7 @@ def test_the_driver_killed_and_the_server_away(
     assert archive(stores).totals == {"records": 4_000, "entries": 4_000}
 
 
+@pytest.mark.in_faults
 @pytest.mark.promise("pipeline-7")
 @pytest.mark.parametrize("server", ["mariadb"])
 def test_what_is_too_old_leaves_the_server(

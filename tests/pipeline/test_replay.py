@@ -291,6 +291,7 @@ def test_exactly_once_whoever_is_killed(broker: BrokerProcess, replay: Replay) -
     assert not list((broker.data_dir / "replays").rglob("*.parquet"))
 
 
+@pytest.mark.in_faults
 @pytest.mark.promise("pipeline-12")
 def test_to_a_queue_with_a_spark_of_its_own(broker: BrokerProcess) -> None:
     begin = log_end(broker)

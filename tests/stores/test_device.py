@@ -53,6 +53,11 @@ def numbers(payloads: list[bytes]) -> list[int]:
 
 
 @pytest.mark.promise("device-4")
+@pytest.mark.parametrize(
+    "session_store",
+    ["sqlite", *(pytest.param(name, marks=pytest.mark.in_faults) for name in ("redis", "redis_cluster"))],
+    indirect=True,
+)
 def test_ids_wrap_around_one_that_stays_in_flight_live_and_stored(broker: BrokerProcess) -> None:
     live, stored = 66_000, 2_000
     broker.start()

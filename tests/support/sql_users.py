@@ -9,8 +9,9 @@ from embermq.database.database_url import parse_url
 from embermq.database.settings import SqlSettings
 
 
-def open_sql_users(url: str, settings: SqlSettings | None = None) -> SqlUsers:
-    """The accounts behind a URL, as a process opens them that starts."""
+def open_sql_users(url: str, settings: SqlSettings | None = None, *, is_current: bool = False) -> SqlUsers:
+    """The accounts behind a URL, as a process opens them that starts; one whose tables are there needs no look."""
     settings = settings or SqlSettings()
-    upgrade_schema(parse_url(url), settings)
+    if not is_current:
+        upgrade_schema(parse_url(url), settings)
     return SqlUsers(Database(parse_url(url), settings))
