@@ -11,8 +11,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from embermq.pipeline.authentication import authentication_options, cluster_secret
-from embermq.pipeline.driver import jvm_process
 from embermq.pipeline.errors import PipelineSettingsError
+from embermq.pipeline.session import jvm_process
 from embermq.pipeline.settings import DriverSettings, PipelineSettings
 
 ANSWER_S = 60

@@ -13,11 +13,12 @@ from tests.pipeline.log_writer import NOON_MS, LogWriter, record
 from tests.pipeline.queries import log_rows
 
 from embermq.cli.main import main
-from embermq.formats.log_record import FIELD_RULES
+from embermq.formats.log_record import FIELD_ADDRESSED, FIELD_RULES
 from embermq.mqtt.wire.properties import Properties
 from embermq.pipeline.errors import RuleRefused
 from embermq.pipeline.places import Places
 from embermq.pipeline.rules import trying
+from embermq.pipeline.rules.evaluating import FAILURES, Evaluation
 from embermq.pipeline.rules.session import RuleSession
 from embermq.pipeline.rules.settings import RuleSettings
 from embermq.pipeline.sinks.lake import Lake
@@ -158,9 +159,31 @@ def test_a_rule_does_not_see_what_rules_publish_unless_told_so(
     log.append(
         [record("t", b"0"), *(record("t", one, unknown_fields=((FIELD_RULES, one),)) for one in chains)]
     )
+    log.append([record("t", b"for one client", unknown_fields=((FIELD_ADDRESSED, b""),))])
     sql = "SELECT topic, payload FROM messages"
     assert [row[0] for row in made(spark, rules, places, RuleSettings(sql=sql))] == [0]
     assert [row[0] for row in made(spark, rules, places, RuleSettings(sql=sql, sees_rules=True))] == [0, 1]
+
+
+def test_a_bad_message_is_found_among_the_others(
+    spark: SparkSession, rules: RuleSession, log: LogWriter, places: Places
+) -> None:
+    """It overflows the stack of Java's regular expressions, and of a number there is none."""
+    payloads = [b"1", b"ab" * 100_000, b"2", b"x", b"3"]
+    log.append([record("t", payload) for payload in payloads])
+    sql = "SELECT topic, string(to_number(payload, '9')) AS payload FROM messages WHERE NOT payload RLIKE '(a|b)*c'"
+    rule = RuleSettings(sql=sql)
+    evaluation = Evaluation(rules.spark, "me", lambda records: rules.rows("me", rule, records), 60)
+    found = list(evaluation.found(log_rows(spark, places, 0, 1_000).persist()))
+    assert [bytes(row["payload"]) for part in found for row in part.rows] == [b"1", b"2", b"3"]
+    failed = {part.end: part.failure for part in found if part.failure}
+    assert "StackOverflowError" in failed[2] and "INVALID_FORMAT" in failed[4] and len(failed) == 2
+    ends = [part.end or 0 for part in found]
+    assert ends == sorted(ends) and ends[-1] == 5
+    always = RuleSettings(sql="SELECT topic, url_decode('%z') AS payload FROM messages")
+    never = Evaluation(rules.spark, "me", lambda records: rules.rows("me", always, records), 60)
+    with pytest.raises(FAILURES, match="CANNOT_DECODE_URL"):  # whatever the message: the fault of none
+        list(never.found(log_rows(spark, places, 0, 1)))
 
 
 def test_a_rule_is_tried_on_the_lake_and_the_log(
@@ -181,6 +204,8 @@ def test_a_rule_is_tried_on_the_lake_and_the_log(
     log.trim_below(5)
     config = tmp_path / "ember.toml"
     config.write_text(f'[rules.hot]\nsql = "{HOT}"\n[rules.bad]\nsql = "SELECT reflect(1) FROM messages"\n')
+    with config.open("a") as more:
+        more.write('[rules.url]\nsql = "SELECT topic, url_decode(payload) AS payload FROM messages"\n')
 
     def ran(*words: str) -> tuple[int, str]:
         capsys.readouterr()
@@ -198,8 +223,9 @@ def test_a_rule_is_tried_on_the_lake_and_the_log(
     assert (code, json.loads(told)["records"], json.loads(told)["messages"]) == (0, 3, 2)
     code, told = ran("check")
     found = {row["name"]: row["refused"] for row in json.loads(told)}
+    assert json.loads(told)[-1]["hint"].endswith("NULL with try_url_decode instead of url_decode")
     assert (code, found["hot"], "reflect is none" in found["bad"]) == (3, "", True)
     code, told = ran("test", "bad", "--from", "0")
     assert (code, "rules.bad.sql: the function reflect is none" in told) == (1, True)
     code, told = ran("test", "none", "--from", "0")
-    assert (code, "there is no rule none; there are bad, hot" in told) == (1, True)
+    assert (code, "there is no rule none; there are bad, hot, url" in told) == (1, True)

@@ -7,12 +7,12 @@ import asyncio
 from embermq.admin.durable import Durable, TickDriver
 from embermq.admin.errors import NotFound, OperationRefused, RequestRefused
 from embermq.admin.replay_values import ReplayRequest, ReplayTaken
-from embermq.formats.log_record import RecordError, decode_record
+from embermq.formats.log_record import FIELD_RULES, LogRecord, RecordError, decode_record
 from embermq.intake.broker import Broker
 from embermq.intake.replaying import Replaying
 from embermq.mqtt.wire.reason_codes import ReasonCode
 from embermq.sessions.session import Session
-from embermq.sessions.tick import PublishRefusal
+from embermq.sessions.tick import PublishRefusal, RecordFields
 
 NOT_STORED = PublishRefusal(ReasonCode.QUOTA_EXCEEDED, "the messages could not be stored", passes=True)
 
@@ -31,9 +31,11 @@ class ReplayDesk:
         """Take what is missing of a piece; returns when that is durable. Raises RequestRefused, NotFound, and
         OperationRefused for an application that is none and for a piece behind one that is missing."""
         try:
-            messages = [None if one is None else decode_record(one).message for one in asked.messages]
+            records = [None if one is None else decode_record(one) for one in asked.messages]
         except RecordError as error:
             raise RequestRefused(f"messages: {error}") from error
+        messages = [None if one is None else one.message for one in records]
+        marks = {number: _marks(one) for number, one in enumerate(records, asked.first) if one is not None}
         async with self._turn:  # one piece after the other: the next one counts on this one
             self._ticks.look_at_clock()
             replay = asked.replay
@@ -43,7 +45,7 @@ class ReplayDesk:
                 )
             session = self._application(asked.client) if asked.client else None
             before = self._replaying.next_of(replay)
-            refusal = self._replaying.take(replay, asked.first, messages, session)
+            refusal = self._replaying.take(replay, asked.first, messages, session, marks)
             taken = self._replaying.next_of(replay)
             await self._durable()
             stored = self._replaying.next_of(replay)
@@ -65,3 +67,8 @@ class ReplayDesk:
                 " --topic reaches whoever has subscribed"
             )
         return found
+
+
+def _marks(record: LogRecord) -> RecordFields:
+    """Which rules it comes of: they do not see it again."""
+    return tuple(field for field in record.unknown_fields if field[0] == FIELD_RULES)

@@ -55,7 +55,9 @@ class RuleFeedDesk:
             refusal = NOT_STORED
         if refusal is None:
             return RuleFeedTaken(next=stored)
-        return RuleFeedTaken(next=stored, refused=refusal.text, passes=refusal.passes)
+        return RuleFeedTaken(
+            next=stored, refused=refusal.text, passes=refusal.passes, is_of_queue=refusal.is_of_queue
+        )
 
 
 def _decoded(asked: RuleFeedRequest) -> _Taken:

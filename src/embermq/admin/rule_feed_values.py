@@ -35,8 +35,10 @@ class RuleFeedRequest(RuleFeedAsked, frozen=True, kw_only=True):
 
 class RuleFeedTaken(Struct, frozen=True, kw_only=True):
     """Messages below `next` are in the log, null for a rule that has not begun. `refused` says why the next one is not,
-    "" when all were taken; where it `passes` the same one may be taken later."""
+    "" when all were taken; where it `passes` the same one may be taken later. `is_of_queue`: the queue that it is for
+    takes none at all."""
 
     next: int | None
     refused: str = ""
     passes: bool = False
+    is_of_queue: bool = False

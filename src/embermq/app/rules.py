@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -18,7 +19,7 @@ from embermq.pipeline.sources.log_file import LogFile
 
 if TYPE_CHECKING:
     from embermq.pipeline.rules.settings import RuleSettings
-    from embermq.pipeline.rules.values import TriedRule
+    from embermq.pipeline.rules.values import CheckedRule, SetAsideMessage, TriedRule
 
 
 class RuleFailed(EmberError):
@@ -35,8 +36,8 @@ class RuleTrial(Struct, frozen=True, kw_only=True):
     tasks: int = 0
 
 
-def check_rules_sql(names: Sequence[str], settings: Settings) -> dict[str, str]:
-    """Why each is refused, "" for one that is not; all rules without `names`. Raises UserError, RuleFailed."""
+def check_rules_sql(names: Sequence[str], settings: Settings) -> dict[str, CheckedRule]:
+    """What is to be said of each; all rules without `names`. Raises UserError, RuleFailed."""
     from embermq.pipeline.rules.trying import check_sql
 
     try:
@@ -69,6 +70,13 @@ def run_trial(order: RuleTrial, settings: Settings) -> TriedRule:
         raise UserError(f"rules.{name}.sql: {error}") from error
     except PipelineError as error:
         raise RuleFailed(str(error)) from error
+
+
+def messages_set_aside(name: str, settings: Settings, limit: int) -> list[SetAsideMessage]:
+    """The newest that the rule could not use, the newest first; also of a rule that is not there any more."""
+    from embermq.pipeline.rules.set_aside import set_aside_of
+
+    return set_aside_of(Places(Path(settings.data_dir)).rules, name, limit)
 
 
 def chosen(names: Sequence[str], settings: Settings) -> Mapping[str, RuleSettings]:

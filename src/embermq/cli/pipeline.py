@@ -73,7 +73,7 @@ def start(
 
 @app.command("resume")
 def resume(
-    query: Annotated[str, typer.Argument(metavar="QUERY", help="archive, lake or traffic.")],
+    query: Annotated[str, typer.Argument(metavar="QUERY", help="archive, lake, traffic or rule:NAME.")],
     *,
     data_dir: DataDir = None,
     config: ConfigFile = None,

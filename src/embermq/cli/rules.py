@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
 
 from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir, Tasks, configuration
 from embermq.cli.terminal import print_json, shown, table
+
+if TYPE_CHECKING:
+    from embermq.pipeline.rules.values import CheckedRule
 
 EXIT_REFUSED = 3
 PAYLOAD_CHARACTERS = 100
@@ -60,11 +63,39 @@ def check(
 
     found = check_rules_sql(names or (), configuration(config, assignments, data_dir).settings)
     if as_json:
-        print_json([{"name": name, "refused": reason} for name, reason in found.items()])
+        print_json([{"name": name, "refused": one.refused, "hint": one.hint} for name, one in found.items()])
     else:
-        rows = [(name, shown(reason) if reason else "is right") for name, reason in found.items()]
+        rows = [(name, _said(one)) for name, one in found.items()]
         print("\n".join(table([("rule", "found"), *rows], names=2)))
-    raise typer.Exit(EXIT_REFUSED if any(found.values()) else 0)
+    raise typer.Exit(EXIT_REFUSED if any(one.refused for one in found.values()) else 0)
+
+
+def _said(found: CheckedRule) -> str:
+    if found.refused:
+        return shown(found.refused)
+    return f"is right; {found.hint}" if found.hint else "is right"
+
+
+@app.command("errors")
+def errors(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The rule.")],
+    *,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=1_000, help="How many at most.")] = 20,
+    data_dir: DataDir = None,
+    config: ConfigFile = None,
+    assignments: Assignments = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the newest messages that a rule could not use, and what it made that the broker has not taken; with the
+    reasons. The broker need not run."""
+    from embermq.app.rules import messages_set_aside
+
+    found = messages_set_aside(name, configuration(config, assignments, data_dir).settings, limit)
+    if as_json:
+        print_json(found)
+        return
+    rows = [(str(one.offset), one.what, shown(one.reason)) for one in found]
+    print("\n".join(table([("of offset", "what", "reason"), *rows], names=3)))
 
 
 @app.command("test")

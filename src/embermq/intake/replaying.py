@@ -6,16 +6,13 @@ its answer was lost with the broker or with the program that asks, takes what is
 rules publish comes in by the same way.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
 from embermq.formats.log_record import FIELD_ADDRESSED, Stamp, encode_stamps, replayed_field
 from embermq.intake.publishing import Publishing
 from embermq.model.message import Message
-from embermq.mqtt.topics.errors import TopicError
-from embermq.mqtt.topics.names import SERVED_BYTES_MAX, SERVED_LEVELS_MAX, is_system_topic, validate_topic
-from embermq.mqtt.wire.reason_codes import ReasonCode
 from embermq.routing.router import Match, Receiver
 from embermq.sessions.session import Session
 from embermq.sessions.state import BrokerState
@@ -40,16 +37,21 @@ class Replaying:
         return self._state.replays.get(replay, 0)
 
     def take(
-        self, replay: str, first: int, messages: Sequence[Message | None], session: Session | None
+        self,
+        replay: str,
+        first: int,
+        messages: Sequence[Message | None],
+        session: Session | None,
+        marks: Mapping[int, RecordFields] | None = None,
     ) -> PublishRefusal | None:
         """Messages number `first` and on, of which None is passed over; for `session` alone, an application's, or for
-        whoever their topics lead to. Those that were taken before are left out. Returns why one is refused: the ones
-        from there on are not taken."""
+        whoever their topics lead to. `marks` are fields of their records, by number. Those that were taken before are
+        left out. Returns why one is refused: the ones from there on are not taken."""
         receivers = _only(session) if session is not None else None
         fields = ADDRESSED if receivers is not None else ()
         assert first <= self.next_of(replay), "nothing is left out"
         numbered = [
-            (_numbered(replay, number, fields), message)
+            (_numbered(replay, number, fields + (marks or {}).get(number, ())), message)
             for number, message in enumerate(messages, first)
             if message is not None
         ]
@@ -61,7 +63,7 @@ class Replaying:
         """Messages of a rule by number, in their order, with the fields of their records; `end`: all below is done."""
         replay = RULE + rule
         numbered = [(_numbered(replay, number, fields), message) for number, fields, message in messages]
-        return self._take(replay, numbered, end, None)
+        return self._take(replay, numbered, end, None, is_new=True)
 
     def place_of_rule(self, rule: str, begin: int | None = None) -> int | None:
         """The number that the rule goes on with; it begins at `begin` when there is none."""
@@ -76,12 +78,15 @@ class Replaying:
         numbered: Sequence[tuple[Replayed, Message]],
         end: int,
         receivers: Match | None,
+        *,
+        is_new: bool = False,
     ) -> PublishRefusal | None:
+        """What `is_new` has to keep to the settings; all else did when it came in first."""
         state, before = self._state, self.next_of(replay)
         for replayed, message in numbered:
             if replayed.number < before:
                 continue
-            refusal = self._objection(message)
+            refusal = self._objection(message, is_new=is_new)
             if refusal is None:
                 again = replace(message, retain=False, accepted_ms=state.tick.date_ms)
                 refusal = self._publishing.accept_operators(again, replayed, receivers)
@@ -96,14 +101,10 @@ class Replaying:
     def _go_on(self, replay: str, number: int) -> None:
         self._state.replays[replay] = self._state.tick.writes.replays[replay] = number
 
-    def _objection(self, message: Message) -> PublishRefusal | None:
-        try:
-            validate_topic(message.topic, SERVED_BYTES_MAX, SERVED_LEVELS_MAX)
-        except TopicError as error:
-            return PublishRefusal(ReasonCode.TOPIC_NAME_INVALID, str(error))
-        if is_system_topic(message.topic):
-            return PublishRefusal(ReasonCode.TOPIC_NAME_INVALID, "below $SYS only the broker publishes")
-        return None
+    def _objection(self, message: Message, *, is_new: bool) -> PublishRefusal | None:
+        refusing = self._publishing.refusing
+        found = refusing.objection_to(message, self._state.settings.max_qos) if is_new else None
+        return found or refusing.objection_to_topic(message.topic)
 
 
 def _numbered(replay: str, number: int, fields: RecordFields) -> Replayed:

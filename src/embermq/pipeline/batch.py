@@ -15,11 +15,11 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from embermq.pipeline.driver import jvm_process, wait_or_kill
+from embermq.pipeline.driver import wait_or_kill
 from embermq.pipeline.errors import SparkEndedError
 from embermq.pipeline.java import find_java
 from embermq.pipeline.places import Places
-from embermq.pipeline.session import start_session
+from embermq.pipeline.session import jvm_process, start_session
 from embermq.pipeline.settings import PipelineSettings, QueryName, is_local
 
 TASKS_MAX = 8

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from pyspark.sql import SparkSession
 
-from embermq.pipeline.errors import DriverLockError, PipelineError
+from embermq.pipeline.errors import DriverLockError
 from embermq.pipeline.java import find_java
 from embermq.pipeline.jobs.bulk import Bulk, Feed
 from embermq.pipeline.jobs.bulk_log import BulkLog, EmbeddedLog
@@ -31,10 +31,11 @@ from embermq.pipeline.jobs.streaming import chosen_jobs, chosen_parts, register_
 from embermq.pipeline.keeper import Keeper
 from embermq.pipeline.leftovers import make_socket_directory, remove_leftovers
 from embermq.pipeline.places import Places
+from embermq.pipeline.rules.care import Care
 from embermq.pipeline.rules.live import RuleKind
 from embermq.pipeline.rules.session import RuleSession
 from embermq.pipeline.rules.settings import query_of_rule
-from embermq.pipeline.session import POOL, start_session
+from embermq.pipeline.session import POOL, jvm_process, start_session
 from embermq.pipeline.settings import QUERIES, DriverSettings
 from embermq.pipeline.status import DriverReport, QueryReport, write_report
 from embermq.pipeline.turns import Turns
@@ -150,8 +151,8 @@ class Driver:
     def _start_rules(self, spark: SparkSession, setup: JobSetup, turns: Turns) -> None:
         """They read the log together, apart from the others: what they make is wanted soon."""
         settings = msgspec.structs.replace(setup.settings, bulk_trigger_ms=setup.settings.rule_trigger_ms)
-        session = RuleSession(spark)
-        kinds = [RuleKind(name, rule, session) for name, rule in settings.rules.items()]
+        session, care = RuleSession(spark), Care(self._places)
+        kinds = [RuleKind(name, rule, session, care) for name, rule in settings.rules.items()]
         rules = Bulk(
             kinds,
             JobSetup(settings, self._places),
@@ -244,15 +245,6 @@ def kafka_driver(settings: DriverSettings, places: Places, stopping: threading.E
     from embermq.pipeline.kafka_driver import KafkaDriver
 
     return KafkaDriver(settings.kafka, places, stopping, elsewhere=settings.elsewhere)
-
-
-def jvm_process(spark: SparkSession) -> subprocess.Popen[bytes]:
-    """The JVM that PySpark started."""
-    process = getattr(spark.sparkContext._gateway, "proc", None)
-    if process is None:
-        raise PipelineError("PySpark runs on a JVM that it did not start: unset PYSPARK_GATEWAY_PORT")
-    assert isinstance(process, subprocess.Popen)
-    return process
 
 
 def wait_or_kill(process: "subprocess.Popen[bytes]", timeout_s: float) -> None:

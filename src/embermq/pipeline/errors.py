@@ -79,3 +79,7 @@ class RuleRefused(PipelineError):
 
 class RuleError(PipelineError):
     """The world's fault, or the data's: a rule that fails while it reads messages. Says what Spark said."""
+
+
+class RuleStuck(RuleError):
+    """The data's fault: a rule that does not end, and that Spark cannot end. Says how long it was waited for."""

@@ -58,6 +58,11 @@ class Places(Struct, frozen=True):
         return self.data_dir / "traffic.db"
 
     @property
+    def rules(self) -> Path:
+        """rules.db: what rules could not use."""
+        return self.data_dir / "rules.db"
+
+    @property
     def control(self) -> Path:
         """control.sock: where the broker is asked for application logs in Kafka."""
         return self.data_dir / "control.sock"

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from embermq.formats.application_logs import ApplicationLogNames
 from embermq.formats.kafka_record import decode_kafka_record, read_source
-from embermq.formats.log_record import LogRecord, RecordError, decode_record
+from embermq.formats.log_record import FIELD_RULES, LogRecord, RecordError, decode_record
 from embermq.model.message import Message
 from embermq.model.position import offset_of, partition_of
 from embermq.mqtt.wire.properties import Properties
@@ -51,6 +51,7 @@ _SCHEMA = pa.schema(
         ("correlation_data", pa.binary()),
         ("user_properties", pa.list_(_PAIR)),
         ("payload", pa.binary()),
+        ("rules", pa.string()),
         ("accepted_ms", pa.int64()),
         ("expires_ms", pa.int64()),
     ]
@@ -192,7 +193,7 @@ def choose_rejected(
             found.payload_bytes += len(message.payload)
             if writer is None:
                 continue
-            rows.append(_row(position, message))
+            rows.append(_row(position, message, _rules(record)))
             if len(rows) >= PAGE:
                 writer.write_table(pa.Table.from_pylist(rows, _SCHEMA))
                 rows.clear()
@@ -221,7 +222,12 @@ def _readable(
             found.unreadable += 1
 
 
-def _row(position: int, message: Message) -> dict[str, Any]:
+def _rules(record: LogRecord) -> str | None:
+    """The rules that it comes of."""
+    return next((value.decode() for tag, value in record.unknown_fields if tag == FIELD_RULES), None)
+
+
+def _row(position: int, message: Message, rules: str | None) -> dict[str, Any]:
     said = message.properties or _NO_PROPERTIES
     return {
         "partition": partition_of(position),
@@ -236,6 +242,7 @@ def _row(position: int, message: Message) -> dict[str, Any]:
         "correlation_data": said.correlation_data,
         "user_properties": [{"name": name, "value": value} for name, value in said.user_properties],
         "payload": message.payload,
+        "rules": rules,
         "accepted_ms": message.accepted_ms,
         "expires_ms": message.expires_ms or None,
     }

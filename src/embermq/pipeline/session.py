@@ -1,6 +1,7 @@
 """The Spark session: local on loopback or with executors elsewhere, without UI and catalogue."""
 
 import os
+import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -11,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from embermq.pipeline.authentication import authenticate_callbacks, authentication_options, cluster_secret
 from embermq.pipeline.connector import connector_jars, lake_jars
-from embermq.pipeline.errors import PipelineSettingsError
+from embermq.pipeline.errors import PipelineError, PipelineSettingsError
 from embermq.pipeline.java import JavaRuntime
 from embermq.pipeline.places import Places
 from embermq.pipeline.settings import (
@@ -92,6 +93,15 @@ def start_session(
     spark = builder.getOrCreate()
     authenticate_callbacks(spark.sparkContext._gateway)
     return spark
+
+
+def jvm_process(spark: SparkSession) -> subprocess.Popen[bytes]:
+    """The JVM that PySpark started."""
+    process = getattr(spark.sparkContext._gateway, "proc", None)
+    if process is None:
+        raise PipelineError("PySpark runs on a JVM that it did not start: unset PYSPARK_GATEWAY_PORT")
+    assert isinstance(process, subprocess.Popen)
+    return process
 
 
 def trust_flags(settings: PipelineSettings, java: JavaRuntime, folder: Path) -> list[str]:
@@ -181,6 +191,12 @@ def session_options(settings: PipelineSettings, places: Places, socket_dir: Path
     return _place_options(settings, scratch, socket_dir) | {
         "spark.driver.memory": f"{settings.heap_mb}m",
         "spark.driver.extraJavaOptions": java_words(["-XX:+UseSerialGC", *temporary, logging_flag()]),
+        # What fails in a task, an overflowing stack too, fails its query and not this JVM with all the others.
+        "spark.executor.killOnFatalError.depth": "0",
+        # A result that does not fit fails, before there is no memory for the others.
+        "spark.driver.maxResultSize": f"{settings.heap_mb // 2}m",
+        # Between these a task that reads kept rows notices that it was ended.
+        "spark.sql.inMemoryColumnarStorage.batchSize": "1000",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),

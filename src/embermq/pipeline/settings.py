@@ -132,6 +132,8 @@ class DriverSettings(PipelineSettings, frozen=True, kw_only=True, forbid_unknown
     each batch costs CPU, and a commit and a file of the lake."""
     rule_trigger_ms: int = 1_000
     """The same of rules."""
+    rule_timeout_s: float = 60.0
+    """How long a rule may take for a batch, before it is halved, and for a message, before that is set aside."""
     idle_wait_ms: int = 1_000
     """How long a source waits for a first record before it returns an empty batch to Spark."""
     poll_ms: int = 10

@@ -3,7 +3,7 @@
 import os
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Literal, TypeVar, get_args
 
@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from embermq.pipeline.log_look import LogLook
-from embermq.pipeline.paused import paused_queries
+from embermq.pipeline.paused import TOO_FAR, pause_reason, paused_queries
 from embermq.pipeline.places import Places
 from embermq.pipeline.rules.settings import QUERY
 from embermq.pipeline.sources.log_file import LogBounds, LogFile, connect_readonly, is_not_there
@@ -188,7 +188,13 @@ def read_status(data_dir: Path, now_ms: int | None = None, look: LogLook | None 
         last_error=supervisor.last_error if supervisor else "",
         log_end=bounds.end,
         waiting=waiting,
-        warnings=_warnings(state, waiting, supervisor.stalled if supervisor else "", queries),
+        warnings=_warnings(
+            state,
+            waiting,
+            supervisor.stalled if supervisor else "",
+            queries,
+            {name: pause_reason(data_dir, name) for name in paused},
+        ),
         queries=queries,
         waits_for=NO_APPLICATION if state == "waiting" else driver.waits_for if driver and alive else "",
     )
@@ -352,8 +358,13 @@ def _state(
 
 
 def _warnings(
-    state: PipelineState, waiting: int, stalled: str, queries: tuple[QueryStatus, ...]
+    state: PipelineState,
+    waiting: int,
+    stalled: str,
+    queries: tuple[QueryStatus, ...],
+    paused: Mapping[str, str],
 ) -> tuple[str, ...]:
+    """`paused`: why each is."""
     found: list[str] = []
     if state in ("down", "failed") and waiting:
         found.append(f"the pipeline is {state}: application logs wait for {waiting} records")
@@ -368,8 +379,13 @@ def _warnings(
             found.append(f"{query.name}: {rejected} records could not be understood")
         if query.state == "paused":
             found.append(
-                f"{query.name} is paused because it was too far behind: embermq pipeline resume {query.name}"
+                f"{query.name} is paused because {paused.get(query.name, TOO_FAR)}: "
+                f"embermq pipeline resume {query.name}"
             )
+        failed = query.totals.get("failed", 0) + query.totals.get("refused", 0)
+        if failed and query.name.startswith(QUERY):
+            name = query.name.removeprefix(QUERY)
+            found.append(f"{query.name}: {failed} messages were set aside: embermq rules errors {name}")
         if query.state == "backoff" or query.last_error.startswith(CANNOT_READ):
             found.append(f"{query.name}: {query.last_error}")
     return tuple(found)

@@ -42,6 +42,8 @@ class PublishRefusal(Struct, frozen=True):
     text: str
     passes: bool = False
     """Whether the same message may be taken later."""
+    is_of_queue: bool = False
+    """Whether its queue takes no message at all: queues are switched off, or it is not there and is not made."""
 
 
 class Own(Struct, frozen=True):

@@ -14,7 +14,14 @@ from tests.support.held_sessions import HeldSessions
 from embermq.admin.errors import NotFound, OperationRefused, RequestRefused
 from embermq.admin.replay_desk import ReplayDesk
 from embermq.admin.replay_values import ReplayRequest, ReplayTaken
-from embermq.formats.log_record import decode_record, encode_record, is_addressed, iter_frames, replayed_in
+from embermq.formats.log_record import (
+    FIELD_RULES,
+    decode_record,
+    encode_record,
+    is_addressed,
+    iter_frames,
+    replayed_in,
+)
 from embermq.intake.replaying import Replaying
 from embermq.model.client_type import ClientType
 from embermq.model.message import Message
@@ -188,3 +195,27 @@ def test_to_one_application_alone_also_when_the_log_is_read_again() -> None:
     hand = hand.restarted()
     assert not hand.recovered, "nobody else is owed it"
     assert hand.keeps("device").payloads == []
+
+
+def test_what_comes_of_a_rule_says_so_again() -> None:
+    hand = HandDrivenBroker()
+    ticks: Any = SimpleNamespace(look_at_clock=lambda: None, wake=lambda: None)
+    desk = ReplayDesk(hand.broker, ticks)
+    made, plain = messages(0, 1)
+    assert made is not None and plain is not None
+    pieces = (encode_record(made, unknown_fields=((FIELD_RULES, b"cold,hot"),)), encode_record(plain))
+
+    async def replayed() -> ReplayTaken:
+        found = asyncio.ensure_future(desk.take(ReplayRequest(replay=REPLAY, first=0, messages=pieces)))
+        while not found.done():
+            await asyncio.sleep(0)
+            hand.run()
+        return await found
+
+    assert asyncio.run(replayed()).next == 2
+    found = [
+        [value for tag, value in decode_record(frame).unknown_fields if tag == FIELD_RULES]
+        for _, records, _ in hand.store.batches
+        for frame in iter_frames(b"".join(records))
+    ]
+    assert found == [[b"cold,hot"], []]

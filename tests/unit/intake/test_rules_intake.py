@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from tests.support.hand_driven import HandDrivenBroker
+from tests.support.stand_in_store import StandInQueueStore
 
 from embermq.admin.errors import OperationRefused, RequestRefused
 from embermq.admin.rule_feed_desk import RuleFeedDesk
@@ -13,6 +14,9 @@ from embermq.admin.rule_feed_values import RuleFeedRequest, RuleFeedTaken, RuleM
 from embermq.formats.log_record import FIELD_RULES, decode_record, encode_record, iter_frames
 from embermq.model.message import Message
 from embermq.ports.errors import StoreFull
+from embermq.queues.mqtt.mqtt_queues import MqttQueues
+from embermq.queues.settings import BrokerQueueSettings
+from embermq.sessions.settings import MqttSettings
 
 RULE = "hot"
 
@@ -93,4 +97,35 @@ def test_what_is_no_message_of_the_rule_is_refused() -> None:
     ):
         with pytest.raises(RequestRefused, match=why):
             asked(hand, messages=bad, end=9)
+    assert not stored(hand)
+
+
+def test_limits_of_the_settings_hold_for_rules() -> None:
+    hand = HandDrivenBroker(mqtt=MqttSettings(payload_bytes_max=1))
+    asked(hand, begin=0)
+    found = asked(hand, messages=(message(1), message(22)), end=23)
+    assert (found.next, found.passes, found.is_of_queue) == (22, False, False)
+    assert "a payload of 2 bytes, the largest allowed is 1" in found.refused
+    hand = HandDrivenBroker(mqtt=MqttSettings(max_qos=0))
+    asked(hand, begin=0)
+    assert "QoS 1, the maximum is 0" in asked(hand, messages=(message(1),), end=2).refused
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        (BrokerQueueSettings(enabled=False), "durable queues are switched off"),
+        (BrokerQueueSettings(auto_create=False), "there is no queue 'kept', and none is made by being used"),
+    ],
+)
+def test_a_queue_that_takes_nothing_is_told_from_a_message_that_is_wrong(
+    settings: BrokerQueueSettings, why: str
+) -> None:
+    hand = HandDrivenBroker()
+    hand.state.queues = MqttQueues(
+        hand.state, settings, StandInQueueStore(hand.store), lambda _ms, then: then(0)
+    )
+    asked(hand, begin=0)
+    found = asked(hand, messages=(message(1, topic="$queue/kept"),), end=2)
+    assert (found.next, found.is_of_queue) == (1, True) and why in found.refused
     assert not stored(hand)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from pathlib import Path
 
 from pyspark.sql import Row
 
 from embermq.formats.log_record import decode_record
 from embermq.mqtt.topics.names import SERVED_BYTES_MAX
-from embermq.pipeline.rules.live import ROWS_MAX, RulePart
+from embermq.pipeline.rules.live import RulePart
+from embermq.pipeline.rules.set_aside import ROWS_MAX, SetAside, set_aside_of
 from embermq.pipeline.rules.settings import RuleSettings
 
 
@@ -16,10 +17,10 @@ def row(offset: int, topic: str) -> Row:
     return Row(offset=offset, topic=topic, payload=b"", chain=None)
 
 
-def test_a_topic_that_no_record_can_hold_is_passed_over_and_has_its_number() -> None:
+def test_a_topic_that_no_record_can_hold_is_passed_over_and_has_its_number(tmp_path: Path) -> None:
     part = RulePart.__new__(RulePart)  # what it needs besides is Spark and a broker
     part._rule_name, part._rule = "hot", RuleSettings(sql="")
-    part._next, part._counts = None, Counter()
+    part._next, part._aside = None, SetAside(tmp_path / "rules.db", "hot")
     rows = [
         row(5, "a"),
         row(6, "x" * (SERVED_BYTES_MAX + 1)),
@@ -30,7 +31,11 @@ def test_a_topic_that_no_record_can_hold_is_passed_over_and_has_its_number() -> 
     found = part._numbered(rows)
     topics = {number - 5 * ROWS_MAX: decode_record(record).message.topic for number, record in found}
     assert sorted(topics.values()) == ["a", "b", "c"]
-    assert part._counts["refused"] == 2
+    assert part._aside.totals == {"refused": 2}
+    assert {(one.offset, one.what) for one in set_aside_of(tmp_path / "rules.db", "hot", 10)} == {
+        (6, "refused")
+    }
     part._next = 7 * ROWS_MAX
     assert part._numbered(rows) == found
-    assert part._counts["refused"] == 2, "what was passed over before is not counted again"
+    assert part._aside.totals == {"refused": 2}, "what was passed over before is not counted again"
+    part._aside.close()

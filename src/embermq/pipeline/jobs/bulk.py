@@ -27,6 +27,8 @@ from embermq.pipeline.turns import Turns
 
 PATIENCE_S = 15.0
 """Who takes longer for a batch is not waited for: the others begin their next one without it."""
+SAY_AGAIN_S = 600.0
+"""How often the log says that a query fails as it did before."""
 _LOOK_S = 1.0
 
 log = logging.getLogger(__name__)
@@ -94,6 +96,7 @@ class Feed:
         self._last_error = ""
         self._last_batch = LastBatch(0, 0, 0)
         self._retry_s = self._begun_s = 0.0
+        self._said_s = float("-inf")
         self._work: Future[None] | None = None
         self._tidying: Future[None] | None = None
         self._writing = threading.Lock()
@@ -249,8 +252,12 @@ class Feed:
         self._failures += 1
         self._restarts += 1
         self._retry_s = now_s + pause_ms / 1000
+        said = self._last_error
         self.has_begun, self._state, self._last_error = False, "backoff", short_reason(error)
-        log.warning("query %s: %s", self.name, self._last_error, exc_info=error)
+        if self._last_error != said or now_s >= self._said_s + SAY_AGAIN_S:
+            self._said_s = now_s
+            log.warning("query %s: %s", self.name, self._last_error)
+        log.debug("query %s", self.name, exc_info=error)
 
 
 class Bulk:

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import pyarrow.parquet as pq
 from msgspec import Struct
 
-from embermq.formats.log_record import encode_record
+from embermq.formats.log_record import FIELD_RULES, encode_record
 from embermq.model.message import Message
 from embermq.mqtt.topics.errors import TopicError
 from embermq.mqtt.topics.names import SERVED_BYTES_MAX, SERVED_LEVELS_MAX, validate_topic
@@ -236,7 +236,8 @@ class ReplayFeed:
 
 
 def encoded(row: Mapping[str, Any], topic: str) -> bytes:
-    """The record that the broker is given: at least QoS 1, never retained, marked. Raises TopicError."""
+    """The record that the broker is given: at least QoS 1, never retained, marked; with the rules that it comes of,
+    which would take it again. Raises TopicError."""
     original: str = row["topic"]
     target = topic.replace(PLACE, original)
     validate_topic(target, SERVED_BYTES_MAX, SERVED_LEVELS_MAX)
@@ -265,5 +266,6 @@ def encoded(row: Mapping[str, Any], topic: str) -> bytes:
             0,
             row["expires_ms"] or 0,
             properties,
-        )
+        ),
+        unknown_fields=((FIELD_RULES, row["rules"].encode()),) if row.get("rules") else (),
     )

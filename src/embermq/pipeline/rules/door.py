@@ -19,6 +19,7 @@ class RuleTaken(Struct, frozen=True, kw_only=True):
     next: int | None
     refused: str = ""
     passes: bool = False
+    is_of_queue: bool = False
 
 
 class RuleDoor:

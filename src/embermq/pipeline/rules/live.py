@@ -4,7 +4,6 @@ The broker keeps the number of the next one together with the messages, all or n
 So the position of a rule is the broker's; a driver that is killed goes on from there.
 """
 
-from collections import Counter
 from collections.abc import Sequence
 
 from pyspark.sql import DataFrame, Row, SparkSession
@@ -14,20 +13,23 @@ from embermq.model.message import Message
 from embermq.mqtt.topics.names import SERVED_BYTES_MAX
 from embermq.mqtt.wire.properties import Properties
 from embermq.mqtt.wire.version import ProtocolVersion
-from embermq.pipeline.errors import RuleError
+from embermq.pipeline.errors import RuleError, RuleStuck
 from embermq.pipeline.jobs.bulk_log import BulkLog
 from embermq.pipeline.jobs.bulk_parts import BulkPart
 from embermq.pipeline.log_look import Positions
 from embermq.pipeline.places import Places
+from embermq.pipeline.rules.care import Care
 from embermq.pipeline.rules.door import RuleDoor
+from embermq.pipeline.rules.evaluating import Evaluation, MadeRows
 from embermq.pipeline.rules.rows import SEPARATOR
 from embermq.pipeline.rules.session import RuleSession
+from embermq.pipeline.rules.set_aside import ROWS_MAX, SetAside
 from embermq.pipeline.rules.settings import RuleSettings, query_of_rule
 from embermq.pipeline.schema import PARTITION
+from embermq.pipeline.session import jvm_process
 from embermq.pipeline.settings import DriverSettings
 
-ROWS_MAX = 1 << 16
-"""Of one message; the number of a row is the offset of its message times this, and which of its rows it is."""
+TOPIC_TOO_LONG = f"a topic of more than {SERVED_BYTES_MAX} bytes"
 PIECE = 500
 PIECE_BYTES = 512 * 1024
 RULE, OF = "rule", "rule-of"
@@ -45,9 +47,12 @@ class RulePart(BulkPart):
         self._rule_name = kind.rule_name
         self._rule = kind.rule
         self._session = kind.session
+        self._care = kind.care
+        self._evaluation = Evaluation(kind.session.spark, kind.rule_name, self._rows, settings.rule_timeout_s)
         self._door = RuleDoor(places, kind.rule_name)
+        self._aside = SetAside(places.rules, kind.rule_name)
         self._next: int | None = None
-        self._counts: Counter[str] = Counter()
+        self._messages = 0
 
     def open(self, spark: SparkSession) -> None:
         self._next = self._door.look().next
@@ -62,17 +67,33 @@ class RulePart(BulkPart):
         self._next = self._door.begin(begin[PARTITION] * ROWS_MAX)
 
     def counts(self) -> dict[str, int]:
-        return dict(self._counts)
+        return {"messages": self._messages, **self._aside.totals}
 
     def write(self, records: DataFrame) -> int:
         """Returns how many messages were published."""
-        rows = self._session.rows(self._rule_name, self._rule, records).where("offset >= 0").collect()
+        before = self._messages
+        with self._care.at_work(self._rule_name, self._next or 0):
+            try:
+                for found in self._evaluation.found(records):
+                    self._take(found)
+            except RuleStuck as error:  # nothing but its end stops what Java does
+                self._care.pause(self._rule_name, str(error))
+                end_java(self._session.spark)
+                raise
+        return self._messages - before
+
+    def _rows(self, records: DataFrame) -> DataFrame:
+        return self._session.rows(self._rule_name, self._rule, records).where("offset >= 0")
+
+    def _take(self, found: MadeRows) -> None:
         done = self._next or 0
-        numbered = [one for one in self._numbered(rows) if one[0] >= done]
-        before = self._counts["messages"]
-        for piece in pieces(numbered):
+        for piece in pieces([one for one in self._numbered(found.rows) if one[0] >= done]):
             self._publish(piece)
-        return self._counts["messages"] - before
+        if found.end is None or found.end <= done // ROWS_MAX:
+            return  # the batch is done when all of it is; or it has been before
+        if found.failure:
+            self._aside.add("failed", (found.end - 1) * ROWS_MAX, found.failure)
+        self._next = self._door.take((), found.end * ROWS_MAX).next
 
     def moved(self, begin: Positions, end: Positions) -> int:
         self._next = self._door.take((), end[PARTITION] * ROWS_MAX).next
@@ -88,12 +109,12 @@ class RulePart(BulkPart):
             if taken.next is None:
                 raise RuleError("the broker has no position of this rule any more")
             self._next = taken.next
-            self._counts["messages"] += sum(number < taken.next for number, _ in piece)
+            self._messages += sum(number < taken.next for number, _ in piece)
             if not taken.refused:
                 return
-            if taken.passes:
+            if taken.passes or (taken.is_of_queue and self._rule.to == "queue"):
                 raise RuleError(f"the broker takes no more for now: {taken.refused}")
-            self._counts["refused"] += 1
+            self._aside.add("refused", taken.next, taken.refused)
             piece = [one for one in piece if one[0] > taken.next]
 
     def _numbered(self, rows: list[Row]) -> list[Numbered]:
@@ -103,12 +124,11 @@ class RulePart(BulkPart):
         for row in sorted(rows, key=_in_order):
             index = index + 1 if row["offset"] == offset else 0
             offset = row["offset"]
-            if index >= ROWS_MAX:
-                raise RuleError(f"it makes more than {ROWS_MAX:,} messages of the one at offset {offset}")
             number = offset * ROWS_MAX + index
             if len(row["topic"].encode(errors="replace")) > SERVED_BYTES_MAX:
-                # A record cannot hold it; what the broker refuses for other reasons it passes over itself.
-                self._counts["refused"] += number >= (self._next or 0)
+                # A record cannot hold it; what the broker refuses for other reasons it says itself.
+                if number >= (self._next or 0):
+                    self._aside.add("refused", number, TOPIC_TOO_LONG)
                 continue
             found.append((number, self._record(row)))
         return found
@@ -134,8 +154,9 @@ class RulePart(BulkPart):
 class RuleKind:
     """Makes the part of one rule."""
 
-    def __init__(self, name: str, rule: RuleSettings, session: RuleSession) -> None:
+    def __init__(self, name: str, rule: RuleSettings, session: RuleSession, care: Care) -> None:
         self.name = query_of_rule(name)
+        self.care = care
         self.rule_name = name
         self.rule = rule
         self.session = session
@@ -155,6 +176,11 @@ def pieces(numbered: Sequence[Numbered]) -> list[list[Numbered]]:
         found[-1].append(one)
         size += len(one[1])
     return found
+
+
+def end_java(spark: SparkSession) -> None:
+    """The driver ends with it, and is started again."""
+    jvm_process(spark).kill()
 
 
 def _in_order(row: Row) -> tuple[int, str, bytes]:

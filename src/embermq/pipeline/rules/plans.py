@@ -39,6 +39,14 @@ GROUPS = frozenset(
 )
 """Of Spark's own functions: those that reckon with their arguments. What is of no such group (`reflect`, `java_method`,
 `input_file_name`, `xpath`, `from_protobuf`, `current_user`) may run code, read files, or tell of the machine."""
+TRY_FORMS = {
+    "element_at": "try_element_at",
+    "to_binary": "try_to_binary",
+    "to_number": "try_to_number",
+    "unbase64": "try_to_binary(…, 'base64')",
+    "url_decode": "try_url_decode",
+}
+"""Functions that fail on what they cannot read, and what is NULL then."""
 WINDOWED = frozenset({"session_window", "window", "window_time"})
 _READ = frozenset({"Filter", "Generate", "Join", "SubqueryAlias", "UnresolvedRelation"})
 """Below the one SELECT, as read."""
@@ -82,14 +90,13 @@ _CATALYST = "org.apache.spark.sql.catalyst."
 _LOOKING_UP = Lock()
 
 
-def understood(spark: SparkSession, sql: str, tables: frozenset[str], hidden: tuple[str, ...]) -> DataFrame:
-    """The rows of the SQL over temporary views `tables` of this session, with the columns `hidden` of one of them at
-    the end. Nothing has been read when it returns. Raises RuleRefused."""
+def read_plan(spark: SparkSession, sql: str, tables: frozenset[str], hidden: tuple[str, ...]) -> Java:
+    """The SQL over temporary views `tables`, with the columns `hidden` of one of them at the end. No name has been
+    looked up when it returns. Raises RuleRefused."""
     if "${" in sql:
         raise RuleRefused("${…} stands for a variable of Spark or of the environment, which no rule reads")
-    session = spark._jsparkSession
     try:
-        read = session.sessionState().sqlParser().parsePlan(sql)
+        read = spark._jsparkSession.sessionState().sqlParser().parsePlan(sql)
     except ParseException as error:
         raise RuleRefused(_told(error)) from error
     _check_read(spark, read, tables)
@@ -97,11 +104,18 @@ def understood(spark: SparkSession, sql: str, tables: frozenset[str], hidden: tu
     attribute = spark._jvm.org.apache.spark.sql.catalyst.analysis.UnresolvedAttribute  # type: ignore[union-attr]
     for name in hidden:
         names = names.appended(attribute.quoted(name))
+    return read.copy(names, read.child())
+
+
+def understood(spark: SparkSession, plan: Java, *, is_known: bool) -> DataFrame:
+    """The rows of what `read_plan` gave. Nothing has been read when it returns. What `is_known` has been looked at
+    before, over tables of the same columns. Raises RuleRefused."""
     try:
-        rows = _object(spark, "classic.Dataset").ofRows(session, read.copy(names, read.child()))
+        rows = _object(spark, "classic.Dataset").ofRows(spark._jsparkSession, plan)
     except PySparkException as error:
         raise RuleRefused(_told(error)) from error
-    _check_understood(spark, rows.queryExecution().analyzed())
+    if not is_known:
+        _check_understood(spark, rows.queryExecution().analyzed())
     return DataFrame(rows, spark)
 
 
@@ -127,12 +141,24 @@ def _check_read(spark: SparkSession, plan: Java, tables: frozenset[str]) -> None
         _check_words(spark, node)
 
 
+def failing_functions(plan: Java) -> list[str]:
+    """Those of `TRY_FORMS` that what `read_plan` gave says."""
+    named = {_function(one) for node in [plan, *_below(plan)] for one in _expressions(node)}
+    return sorted(named & TRY_FORMS.keys())
+
+
+def _function(expression: Java) -> str:
+    """The name of the function that it calls, "" for none."""
+    name = _name(expression)
+    if name not in ("UnresolvedFunction", "UnresolvedGenerator"):
+        return ""
+    named = expression.nameParts() if name == "UnresolvedFunction" else expression.name().nameParts()
+    return ".".join(str(part).lower() for part in _items(named))
+
+
 def _check_words(spark: SparkSession, node: Java) -> None:
     for expression in _expressions(node):
-        name = _name(expression)
-        if name in ("UnresolvedFunction", "UnresolvedGenerator"):
-            named = expression.nameParts() if name == "UnresolvedFunction" else expression.name().nameParts()
-            function = ".".join(str(part).lower() for part in _items(named))
+        if function := _function(expression):
             if function in WINDOWED:
                 raise RuleRefused(f"the function {function} is for windows, which rules do not have yet")
             if function not in _functions(spark):

@@ -4,9 +4,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, StringType
 
-from embermq.formats.log_record import FIELD_RULES
+from embermq.formats.log_record import FIELD_ADDRESSED
 from embermq.pipeline.errors import RuleRefused
 from embermq.pipeline.rules.settings import RuleSettings
+from embermq.pipeline.transforms.replay import chain_of_rules
 
 OFFSET, CHAIN = "_offset", "_rules"
 """Columns that a rule does not name and that are carried along."""
@@ -31,9 +32,9 @@ READ = (
 
 
 def rule_messages(records: DataFrame, name: str, rule: RuleSettings) -> DataFrame:
-    """The table `messages` as this rule sees it: records that can be read, in UTF-8 as they came."""
-    chain = F.filter("unknown_fields", lambda one: one["tag"] == FIELD_RULES)[0]["value"].cast("string")
-    shown = records.where(F.col("error").isNull()).select(
+    """The table `messages` as this rule sees it: records that can be read, and that are not for one client alone; in
+    UTF-8 as they came."""
+    shown = records.where(F.col("error").isNull() & ~is_addressed()).select(
         "topic",
         F.col("payload").cast("string").alias("payload"),
         "publisher",
@@ -46,11 +47,17 @@ def rule_messages(records: DataFrame, name: str, rule: RuleSettings) -> DataFram
         "partition",
         "offset",
         F.col("offset").alias(OFFSET),
-        F.coalesce(chain, F.lit("")).alias(CHAIN),
+        F.coalesce(chain_of_rules(), F.lit("")).alias(CHAIN),
     )
     before = F.split(F.col(CHAIN), SEPARATOR)
     wanted = ~F.array_contains(before, name) if rule.sees_rules else F.col(CHAIN) == ""
     return shown.where(wanted)
+
+
+def is_addressed() -> Column:
+    """Whether a record was replayed to one client alone."""
+    found = F.exists("unknown_fields", lambda one: one["tag"] == FIELD_ADDRESSED)
+    return F.coalesce(found, F.lit(False))
 
 
 def published(rows: DataFrame, rule: RuleSettings) -> DataFrame:

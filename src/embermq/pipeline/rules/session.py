@@ -8,7 +8,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from embermq.pipeline.errors import RuleRefused
-from embermq.pipeline.rules.plans import adopted, understood
+from embermq.pipeline.rules.plans import TRY_FORMS, Java, adopted, failing_functions, read_plan, understood
 from embermq.pipeline.rules.rows import HIDDEN, published, rule_messages
 from embermq.pipeline.rules.settings import MESSAGES, RuleSettings
 from embermq.pipeline.schema import record_schema
@@ -28,10 +28,18 @@ class RuleSession:
         for name, value in _OPTIONS.items():
             self.spark.conf.set(name, value)
         self._naming = threading.Lock()
+        self._read: dict[tuple[str, ...], Java] = {}
+        """SQL and names of its tables -> the plan."""
+        self._known: set[tuple[str, str]] = set()
+        """SQL and columns of its tables that have been looked at."""
 
-    def check(self, name: str, rule: RuleSettings) -> None:
-        """Raise RuleRefused for what the rule may not do, or cannot."""
+    def check(self, name: str, rule: RuleSettings) -> str:
+        """Raise RuleRefused for what the rule may not do, or cannot; returns which of its functions fail on messages
+        that they cannot read, "" for none."""
         self.rows(name, rule, self.spark.createDataFrame([], record_schema()))
+        plan = self._read[rule.sql, MESSAGES, *rule.files()]
+        named = [f"{TRY_FORMS[one]} instead of {one}" for one in failing_functions(plan)]
+        return f"a message that it cannot read is set aside; NULL with {', '.join(named)}" if named else ""
 
     def rows(self, name: str, rule: RuleSettings, records: DataFrame) -> DataFrame:
         """What the rule makes of records of the log. Raises RuleRefused."""
@@ -40,11 +48,18 @@ class RuleSession:
         return published(self._understood(rule.sql, tables), rule)
 
     def _understood(self, sql: str, tables: Mapping[str, DataFrame]) -> DataFrame:
+        columns = str({name: rows.schema.simpleString() for name, rows in tables.items()})
         with self._naming:  # a plan keeps what names meant when it was understood
+            read = self._read.get((sql, *tables))
+            if read is None:
+                read = read_plan(self.spark, sql, frozenset(tables), HIDDEN)
+                self._read[sql, *tables] = read
             for table, rows in tables.items():
                 rows.createOrReplaceTempView(table)
             try:
-                return understood(self.spark, sql, frozenset(tables), HIDDEN)
+                found = understood(self.spark, read, is_known=(sql, columns) in self._known)
+                self._known.add((sql, columns))
+                return found
             finally:
                 for table in tables:
                     self.spark.catalog.dropTempView(table)

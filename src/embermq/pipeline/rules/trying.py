@@ -16,14 +16,14 @@ from embermq.pipeline.places import Places
 from embermq.pipeline.rules.rows import READ
 from embermq.pipeline.rules.session import RuleSession
 from embermq.pipeline.rules.settings import RuleSettings
-from embermq.pipeline.rules.values import RuleRow, TriedRule
+from embermq.pipeline.rules.values import CheckedRule, RuleRow, TriedRule
 from embermq.pipeline.settings import PipelineSettings
 from embermq.pipeline.sources.message_log import MessageLogSource
 
 
-def check_sql(settings: PipelineSettings, rules: Mapping[str, RuleSettings]) -> dict[str, str]:
-    """Why each rule is refused, "" for one that is not. Raises PipelineError."""
-    found: dict[str, str] = {}
+def check_sql(settings: PipelineSettings, rules: Mapping[str, RuleSettings]) -> dict[str, CheckedRule]:
+    """What is to be said of each. Raises PipelineError."""
+    found: dict[str, CheckedRule] = {}
     with (
         tempfile.TemporaryDirectory(prefix="embermq-") as work,
         batch_session(settings, 1, Path(work)) as spark,
@@ -31,10 +31,9 @@ def check_sql(settings: PipelineSettings, rules: Mapping[str, RuleSettings]) -> 
         session = RuleSession(spark)
         for name, rule in rules.items():
             try:
-                session.check(name, rule)
-                found[name] = ""
+                found[name] = CheckedRule(hint=session.check(name, rule))
             except RuleRefused as error:
-                found[name] = str(error)
+                found[name] = CheckedRule(refused=str(error))
     return found
 
 

@@ -1,4 +1,4 @@
-"""What is found when a rule is tried. No Spark in here."""
+"""What is told of rules. No Spark in here."""
 
 from msgspec import Struct
 
@@ -18,3 +18,21 @@ class TriedRule(Struct, frozen=True, kw_only=True):
     messages: int
     shown: tuple[RuleRow, ...]
     seconds: float
+
+
+class CheckedRule(Struct, frozen=True, kw_only=True):
+    """Why a rule is refused, "" for one that is not, and what its author may want to know."""
+
+    refused: str = ""
+    hint: str = ""
+
+
+class SetAsideMessage(Struct, frozen=True, kw_only=True):
+    """A message that a rule could not use (`failed`), or row `row` of it that the broker has not taken (`refused`), by
+    the offset of the message. `at_ms`: Unix milliseconds."""
+
+    offset: int
+    row: int
+    what: str
+    reason: str
+    at_ms: int

@@ -6,6 +6,7 @@ from datetime import datetime
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from embermq.formats.log_record import FIELD_RULES
 from embermq.pipeline.schema import MISSING
 
 _STAGED = (
@@ -25,9 +26,15 @@ _STAGED = (
 
 
 def staged(chosen: DataFrame) -> DataFrame:
-    """What is kept of a message until it is replayed; times as Unix milliseconds."""
+    """What is kept of a message until it is replayed; times as Unix milliseconds, `rules` those that it comes of."""
+    rules = chain_of_rules().alias("rules")
     times = (F.unix_millis(f"{name}_at").alias(f"{name}_ms") for name in ("accepted", "expires"))
-    return chosen.select(*_STAGED, *times)
+    return chosen.select(*_STAGED, rules, *times)
+
+
+def chain_of_rules() -> Column:
+    """The names of the rules that a record of the embedded log comes of, null for none."""
+    return F.filter("unknown_fields", lambda one: one["tag"] == FIELD_RULES)[0]["value"].cast("string")
 
 
 def matches_filter(topic_filter: str) -> Column:

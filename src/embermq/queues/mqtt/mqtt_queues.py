@@ -40,7 +40,7 @@ from embermq.sessions.tick import Accepted, Batch, Enqueued, PublishRefusal, Ver
 
 ASKED_EVERY_MS = 500
 """How often it is found out whether what consumers settle is taken."""
-IS_OFF = PublishRefusal(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, OFF)
+IS_OFF = PublishRefusal(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, OFF, is_of_queue=True)
 
 
 class MqttQueues(DurableQueues):

@@ -43,8 +43,12 @@ class Publishes:
         properties = message.properties
         said = properties.user_properties if properties is not None else ()
         try:
-            publication = read_publication(said, tick.now_ms, offset_ms=tick.offset_ms)
             self._creating.check(name, permissions)
+        except QueueRefusal as refusal:
+            self._note_refused(name, accepted, refusal)
+            return PublishRefusal(refusal.reason_code, refusal.message, is_of_queue=True)
+        try:
+            publication = read_publication(said, tick.now_ms, offset_ms=tick.offset_ms)
             acceptance = self._core.accept(
                 name,
                 publication,
