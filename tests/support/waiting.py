@@ -36,6 +36,32 @@ async def wait_for(condition: Callable[[], object], deadline_s: float = DEADLINE
         await asyncio.sleep(pause_s)
 
 
+async def wait_while_it_goes_on(
+    condition: Callable[[], object],
+    done: Callable[[], object],
+    what: str = "",
+    *,
+    stands_s: float = DEADLINE_S,
+) -> None:
+    """Return when `condition` is true, however long that takes; raises AssertionError when what is `done` has not
+    changed for `stands_s`. Both are asked on another thread."""
+    await asyncio.to_thread(_wait_while_it_goes_on, condition, done, what, stands_s)
+
+
+def _wait_while_it_goes_on(
+    condition: Callable[[], object], done: Callable[[], object], what: str, stands_s: float
+) -> None:
+    while True:
+        before = done()
+
+        def goes_on(before: object = before) -> bool:
+            return bool(condition()) or done() != before
+
+        wait_until(goes_on, stands_s, f"{what}: it stands still at {before}")
+        if condition():
+            return
+
+
 def _pauses(condition: Callable[[], object], deadline_s: float, what: str) -> Iterator[float]:
     """In seconds, until the condition is true."""
     deadline_s = max(deadline_s, DEADLINE_S)
