@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -11,6 +13,7 @@ from random import Random
 
 import pytest
 from tests.faults.fleet import V5, V311, Fleet
+from tests.faults.test_cluster_guard import has_left, stop_still
 from tests.faults.traffic import Place
 from tests.support.broker_process import BrokerProcess, free_port
 from tests.support.etcd_server import EtcdServer
@@ -25,6 +28,7 @@ LEASE_S = 2
 SLOTS = 2
 KILLS = 2
 MESSAGES = 250
+RETAINED = 12
 
 
 def node(etcd: EtcdServer, servers: dict[str, object], folder: Path, name: str) -> BrokerProcess:
@@ -73,6 +77,22 @@ async def tell_without_a_log(clients: list[MqttClient]) -> None:
         await wait_for(heard, WAIT_S, topic)
 
 
+async def find_what_is_retained(found: list[BrokerProcess]) -> None:
+    """What has been acknowledged on one node is there for who subscribes on another one, as a retained message."""
+    publishers = [MqttClient(id_of(home, "retains")) for home in range(SLOTS)]
+    for publisher in publishers:
+        await publisher.connect(found[0].port)
+    for number in range(RETAINED):
+        topic, home = f"kept/{number}", number % SLOTS
+        await publishers[home].publish(topic, b"x", qos=1, retain=True)
+        client = MqttClient(id_of(1 - home, "looks"))
+        await client.connect(found[0].port)
+        await client.subscribe(Subscription(topic, 1))
+        await wait_for(partial(arrived, client, 1), WAIT_S, topic)
+        assert client.messages[0].retain, "it came as a new one"
+        client.close()
+
+
 class AnyPlace(Place):
     """One of the nodes, another one with each connection."""
 
@@ -85,7 +105,7 @@ class AnyPlace(Place):
         return self.random.choice(self.ports)
 
 
-@pytest.mark.promise("cluster-3")
+@pytest.mark.promise("cluster-3", "cluster-5")
 def test_a_client_may_connect_to_any_node_and_reaches_all_clients(
     etcd: EtcdServer, servers: dict[str, object], tmp_path: Path
 ) -> None:
@@ -101,6 +121,7 @@ def test_a_client_may_connect_to_any_node_and_reaches_all_clients(
             for number, client in enumerate(clients):
                 await client.publish(f"a/{qos}/{number}", b"x", qos=qos)
         await tell_without_a_log(clients)
+        await find_what_is_retained(found)
         for client in clients:
             await wait_for(partial(arrived, client, 2 * len(clients)), WAIT_S, client.client_id)
             topics = [message.topic for message in client.messages if message.qos]
@@ -113,9 +134,9 @@ def test_a_client_may_connect_to_any_node_and_reaches_all_clients(
             assert "Traceback" not in each.output()
 
 
-@pytest.mark.promise("cluster-7", "cluster-8")
+@pytest.mark.promise("cluster-7", "cluster-8", "cluster-16")
 @pytest.mark.long_rounds
-def test_nothing_is_lost_or_doubled_when_nodes_that_serve_are_killed(
+def test_nothing_is_lost_or_doubled_when_nodes_that_serve_are_killed_or_stand_still(
     seed: int, etcd: EtcdServer, servers: dict[str, object], tmp_path: Path
 ) -> None:
     random = Random(seed)
@@ -139,8 +160,15 @@ def test_nothing_is_lost_or_doubled_when_nodes_that_serve_are_killed(
             spare = found.pop()
             victim = found.pop(random.randrange(SLOTS))
             before = starts(spare)
-            victim.kill()
+            stands_still = random.random() < 0.5
+            if stands_still:
+                await asyncio.to_thread(stop_still, victim)
+            else:
+                victim.kill()
             await wait_for(partial(serves_anew, spare, before), WAIT_S, "the spare serves")
+            if stands_still:
+                os.kill(victim.pid, signal.SIGCONT)
+                assert await asyncio.to_thread(has_left, victim), victim.output()
             victim.launch()
             found += [spare, victim]
             fleet.check()

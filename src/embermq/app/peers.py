@@ -16,15 +16,18 @@ from embermq.app.slots import slot_prefix
 from embermq.app.store_addresses import kafka_address
 from embermq.cluster.inflow import Inflow
 from embermq.edge.node_link import Homes
-from embermq.edge.node_messages import NodeSender
+from embermq.edge.node_messages import Moved, NodeSender
 from embermq.formats.log_record import RecordError, decode_record, slot_in, split_batch
 from embermq.intake.broker import Broker
 from embermq.ports.message_log import MessageLog
 from embermq.ports.peer_logs import PeerLog, PeerRecords
+from embermq.sessions.durable_queues import OffsetFound
 from embermq.sessions.node_share import NodeShare
 
 NOTE_MS = 1_000
 """How often it is noted how far the logs of others have been taken in."""
+AGAIN = 10
+"""Every so many times also what is the same as before."""
 WAIT_S = 0.5
 READ_RECORDS = 1_000
 READ_BYTES = 4 * 1024 * 1024
@@ -59,8 +62,6 @@ class Peers:
         self._state = broker.state
         self._closing = Event()
         self._sender: NodeSender | None = None
-        self._done: dict[int, tuple[int, int]] = {}
-        """By slot the position up to which its log is taken in, and the end of our own then."""
         slots = other_slots(settings, slot)
         at = redis.notes.peers(slots)
         copied = _copied(log, min(end for _, end in at.values()), broker.state.log_end)
@@ -72,12 +73,17 @@ class Peers:
             kafka = replace(settings.kafka, prefix=slot_prefix(settings.kafka.prefix, other))
             self._logs[other] = KafkaPeerLog(address, kafka, reader_name(slot))
         self._begin = {other: max(position, copied.get(other, 0)) for other, (position, _) in at.items()}
+        self._done = {other: (self._begin[other], end) for other, (_, end) in at.items()}
+        """By slot the position up to which its log is taken in, and the end of our own then."""
+        self._looks = 0
+        self._told = dict.fromkeys(slots, (0, 0))
 
-    def start(self, homes: Homes) -> None:
-        """The broker takes ticks from now on."""
-        sender = self._sender = NodeSender(homes, tuple(self._logs))
+    def start(self, homes: Homes, moved: Moved) -> None:
+        """The broker takes ticks from now on. `moved` is told of a slot that is at another node now."""
+        sender = self._sender = NodeSender(homes, tuple(self._logs), moved)
         sender.start()
         self._state.share.relay = sender.send
+        self._state.share.catch_up = self._catch_up
         for slot, log in self._logs.items():
             log.start(self._begin[slot], partial(self._take, slot))
         self._look()
@@ -99,12 +105,35 @@ class Peers:
         while not done.wait(WAIT_S) and not self._closing.is_set():
             pass
 
+    def _catch_up(self, found: OffsetFound) -> None:
+        left = set(self._logs)
+
+        def caught_up(slot: int) -> None:
+            left.discard(slot)
+            if not left:
+                self._state.tick.wake()
+                found(0)
+
+        def tell(slot: int) -> None:
+            self._post(partial(caught_up, slot))
+
+        for slot, log in self._logs.items():
+            log.catch_up(partial(tell, slot))
+
     def _note(self, slot: int, position: int, log_end: int) -> None:
         self._done[slot] = position, log_end
 
     def _look(self) -> None:
-        """Note what is done, also what has been noted before: the Redis may have been emptied meanwhile."""
-        for slot, (position, log_end) in self._done.items():
+        """Note what is done, now and then also what has been noted before: the Redis may have been emptied."""
+        self._looks += 1
+        for slot in self._logs:
+            position, log_end = self._done[slot]
+            if slot not in self.inflow.busy:
+                # What is copied from now on stands behind that.
+                _, log_end = self._done[slot] = position, self._state.log_end
+            if self._told[slot] == (position, log_end) and self._looks % AGAIN:
+                continue
+            self._told[slot] = position, log_end
             noted = partial(self._noted, slot, position, log_end)
             self._redis.writer.note_peer(slot, position, log_end, noted)
         state = self._state

@@ -286,7 +286,7 @@ class _Application:
         loop.add_signal_handler(signal.SIGHUP, self._on_hangup, listeners, reload_rules)
         ticks.start_polling()
         if embedded.peers is not None and homes is not None:
-            embedded.peers.start(homes)
+            embedded.peers.start(homes, parts.server.leave_node)
         ticks.wake()
         embedded.broker.system.begin(version("embermq"))
         if parts.supervisor is not None:

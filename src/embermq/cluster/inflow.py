@@ -68,6 +68,8 @@ class Inflow:
         self._copied = dict(copied)
         self._noted = noted
         self._order = state.share.retain_order = RetainOrder(slot, partial(_held, state, slot))
+        self.busy: set[int] = set()
+        """Slots of which a piece is being taken."""
         self.copies = 0
         """Messages of others that got a record here."""
         self.delivered = 0
@@ -79,6 +81,7 @@ class Inflow:
         """Take a piece of a slot's log; `then` is called when all of it is done or in this node's log. One piece of a
         slot at a time."""
         self._state.tick.wake()
+        self.busy.add(slot)
         self._go_on(_Piece(slot, found, then))
 
     def take_unstored(self, frame: bytes) -> None:
@@ -113,6 +116,7 @@ class Inflow:
         self._go_on(piece)
 
     def _done(self, piece: _Piece) -> None:
+        self.busy.discard(piece.slot)
         self._noted(piece.slot, piece.found.end, self._state.log_end)
         piece.then()
 

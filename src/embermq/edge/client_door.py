@@ -50,6 +50,8 @@ class ClientDoor(asyncio.Protocol):
         self._far: asyncio.Transport | None = None
         self._calling: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self.home: tuple[int, Address] | None = None
+        """The slot and the node that it was handed to."""
         self._is_over = False
         """Its node has ended the connection; the client reads what it was sent and ends its own side."""
         self.peer = ""
@@ -94,6 +96,7 @@ class ClientDoor(asyncio.Protocol):
             self._refuse(first, f"slot {slot} of the cluster has no node now")
             return
         self._transport.pause_reading()
+        self.home = slot, address
         self._calling = asyncio.get_running_loop().create_task(self._call(first, slot, address))
 
     def _serve(self) -> None:

@@ -86,6 +86,14 @@ class MqttServer:
         self._listening.append((door, listening))
         listening.serve(None)
 
+    def leave_node(self, slot: int, address: Address) -> None:
+        """End connections of clients that were handed to this node, which has the slot no more: it may stand still,
+        and say nothing for ever."""
+        for door in self._doors:
+            for each in list(door.doors):
+                if isinstance(each, ClientDoor) and each.home == (slot, address):
+                    each.abort()
+
     async def open(self, listener: Listener) -> list[Address | UnixAddress]:
         """Listen; returns the addresses with their real ports.
 

@@ -6,10 +6,11 @@ As always with QoS 0, what cannot go now is dropped: while a node is away or too
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from embermq.edge.node_link import SIZE_BYTES, Homes, Messages, NonceReader, call_node, encode_introduction
+from embermq.edge.settings import Address
 from embermq.formats.log_record import encode_record
 from embermq.model.message import Message
 
@@ -17,12 +18,16 @@ RETRY_S = 0.5
 UNSENT_BYTES_MAX = 8 * 1024 * 1024
 """What may wait for one node; past it messages for it are dropped."""
 
+Moved = Callable[[int, Address], object]
+"""Told of a slot and the node that had it."""
+
 
 class NodeSender:
     """To the nodes of these slots, one connection each."""
 
-    def __init__(self, homes: Homes, slots: Sequence[int]) -> None:
+    def __init__(self, homes: Homes, slots: Sequence[int], moved: Moved) -> None:
         self._homes = homes
+        self._moved = moved
         self._slots = slots
         self._far: dict[int, asyncio.Transport] = {}
         self._out: list[bytes] = []
@@ -61,7 +66,11 @@ class NodeSender:
                     far, nonce = await call_node(address, partial(_Ending, ended))
                     far.write(encode_introduction(Messages(slot=slot), nonce, self._homes.secret()))
                     self._far[slot] = far
-                    await ended
+                    while not ended.done() and self._homes.address_of(slot) == address:
+                        await asyncio.wait([ended], timeout=RETRY_S)
+                    far.abort()  # one that stands still says nothing, and another one has its slot by now
+                    if self._homes.address_of(slot) != address:
+                        self._moved(slot, address)
                 except (OSError, EOFError):
                     pass  # its clients hear of it when they are looked for
                 self._far.pop(slot, None)

@@ -28,6 +28,11 @@ class PeerLog(ABC):
         """Begin to read at this position."""
 
     @abstractmethod
+    def catch_up(self, then: Callable[[], None]) -> None:
+        """Call `then`, on a thread of its own, when all has been taken that is in the log at this moment; a log that is
+        not there has nothing. While it does not answer that takes as long. Does not wait."""
+
+    @abstractmethod
     def told(self, position: int) -> None:
         """Say to the log's writer that nothing below this position is needed here any more. Does not wait."""
 

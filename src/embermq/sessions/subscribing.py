@@ -61,6 +61,11 @@ class Subscribing:
                 ask = partial(queues.find_offset, time_ms)
                 self._logs_first.find(link, ask, partial(self._subscribe_from, link, packet))
                 return
+        catch_up = self._state.share.catch_up
+        if catch_up is not None and any(one.retain_handling != RETAIN_NEVER for one in packet.subscriptions):
+            # What other nodes have acknowledged as retained by now is to be found.
+            self._logs_first.find(link, catch_up, lambda _: self._subscribe_from(link, packet, None))
+            return
         self._subscribe_from(link, packet, None)
 
     def _subscribe_from(self, link: Link, packet: Subscribe, start: int | StoreError | None) -> None:

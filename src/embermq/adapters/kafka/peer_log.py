@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
-from threading import Event, Thread
+from queue import SimpleQueue
+from threading import Event, Lock, Thread
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from confluent_kafka.cimpl import NewTopic
@@ -22,6 +24,9 @@ from embermq.ports.errors import StoreError
 from embermq.ports.peer_logs import PeerLog, PeerRecords, Take
 
 PIECE_RECORDS = 500
+PIECE_BYTES = 4 * 1024 * 1024
+"""A piece ends behind the record with which it has as much."""
+RETRY_S = 0.1
 LOOK_S = 1.0
 """Between two looks for a log that is not there yet, or that may go on in another partition."""
 CLOSE_S = 2.0
@@ -44,10 +49,22 @@ class KafkaPeerLog(PeerLog):
         self._reader: PartitionReader | None = None
         self._failing = ""
         self._said = _Progress(address, settings, self._admin)
+        self._asked: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._asking: Thread | None = None
+        self._lock = Lock()
+        self._read_to = 0
+        """All below it has been taken; also behind the end of a transaction."""
+        self._catching_up: list[tuple[int, Callable[[], None]]] = []
+        """Who waits for that to be so high."""
 
     def start(self, at: int, take: Take) -> None:
         self._thread = Thread(target=self._run, args=(at, take), name=f"kafka {self._topic}", daemon=True)
         self._thread.start()
+        self._asking = Thread(target=self._answer, name=f"kafka end of {self._topic}", daemon=True)
+        self._asking.start()
+
+    def catch_up(self, then: Callable[[], None]) -> None:
+        self._asked.put(then)
 
     def told(self, position: int) -> None:
         self._said.tell(self._name, position)
@@ -58,6 +75,7 @@ class KafkaPeerLog(PeerLog):
 
     def close(self) -> None:
         self._closing.set()
+        self._asked.put(None)
         if self._reader is not None:
             self._reader.close()
         if self._thread is not None:
@@ -79,6 +97,44 @@ class KafkaPeerLog(PeerLog):
                 self._failing = self._failures.note(f"{self._address}: reading topic {self._topic}", error)
                 self._reader = None
             self._closing.wait(LOOK_S)
+
+    def _answer(self) -> None:
+        """On a thread of its own: where does the log end, and has all of that been taken?"""
+        asker: PartitionReader | None = None
+        while (then := self._asked.get()) is not None and not self._closing.is_set():
+            waiting = [then]
+            while not self._asked.empty():
+                if (another := self._asked.get()) is not None:
+                    waiting.append(another)
+            while not self._closing.is_set():
+                try:
+                    count = self._partitions()
+                    if count and asker is None:
+                        asker = PartitionReader(self._address, self._settings, self._topic, reads_ahead=False)
+                    end = position_of(count - 1, asker.offsets(count)[1][count - 1]) if asker and count else 0
+                except StoreError:
+                    self._closing.wait(RETRY_S)
+                else:
+                    self._wait_for(end, waiting)
+                    break
+        if asker is not None:
+            asker.close()
+
+    def _wait_for(self, end: int, waiting: list[Callable[[], None]]) -> None:
+        with self._lock:
+            if self._read_to < end:
+                self._catching_up += [(end, then) for then in waiting]
+                return
+        for then in waiting:
+            then()
+
+    def _is_read(self, to: int) -> None:
+        with self._lock:
+            self._read_to = to
+            there = [then for end, then in self._catching_up if end <= to]
+            self._catching_up = [entry for entry in self._catching_up if entry[0] > to]
+        for then in there:
+            then()
 
     def _note(self, trouble: str) -> None:
         if not self._failing and not self._closing.is_set():
@@ -105,20 +161,37 @@ class KafkaPeerLog(PeerLog):
                 found = []  # nothing is new for long, or it does not answer, which this question tells
                 partitions = self._partitions()
             self._failing = ""
-            records: list[tuple[int, bytes]] = []
             before = at
-            for message in found:
-                here = position_of(partition, message.offset() or 0)
-                if message.partition() == partition and here >= at and not is_end(message):
-                    at = here + 1  # never behind the end of a transaction, where its writer sees no record
-                    frame = self._frame(message)
-                    if frame is not None:
-                        records.append((here, frame))
-            if at > before:
-                take(PeerRecords(records, at))
-            elif partitions > partition + 1 and self._is_over(reader, at):
+            at, read_to = self._take_all(found, at, take)
+            self._is_read(max(at, read_to))
+            if at == before and partitions > partition + 1 and self._is_over(reader, at):
                 return position_of(partition + 1, 0)
         return at
+
+    def _take_all(self, found: list[Message], at: int, take: Take) -> tuple[int, int]:
+        """Returns where the next record is to be, and how far the log was read: that may be behind the end of a
+        transaction, where its writer sees no record."""
+        partition, read_to = partition_of(at), at
+        records: list[tuple[int, bytes]] = []
+        begun, size = at, 0
+        for message in found:
+            here = position_of(partition, message.offset() or 0)
+            if message.partition() != partition or here < at:
+                continue
+            if is_end(message):
+                read_to = here
+                continue
+            at = here + 1
+            frame = self._frame(message)
+            if frame is not None:
+                records.append((here, frame))
+                size += len(frame)
+            if size >= PIECE_BYTES:
+                take(PeerRecords(records, at))
+                records, begun, size = [], at, 0
+        if at > begun:
+            take(PeerRecords(records, at))
+        return at, read_to
 
     def _is_over(self, reader: PartitionReader, at: int) -> bool:
         """Whether the writer has gone on in the next partition, and this one has been read. The last offset may be the
