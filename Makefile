@@ -139,6 +139,10 @@ dashboard: ## Build the page at / of its sources in dashboard/, with Node.js
 docs: $(TEST_READY) ## The documentation as a site in build/docs/site (ARGS='--serve 8000')
 	@exec $(BIN)/python scripts/site $(ARGS)
 
+.PHONY: release-check
+release-check: $(TEST_READY) ## Build the distributions, install them into a fresh environment and a container, publish a message
+	@exec $(BIN)/python scripts/release-check $(ARGS)
+
 .PHONY: promises
 promises: $(TEST_READY) ## Promises of docs/guarantees that no test names
 	@$(BIN)/python scripts/promises $(ARGS)
