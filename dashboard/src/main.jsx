@@ -5,6 +5,8 @@ import { enter, leave, link, session } from "./api.js";
 import { askPast, watchFigures } from "./figures.js";
 import { clock } from "./format.js";
 import { Accounts } from "./pages/accounts.jsx";
+import { Audit } from "./pages/audit.jsx";
+import { Bans } from "./pages/bans.jsx";
 import { Clients } from "./pages/clients.jsx";
 import { Login } from "./pages/login.jsx";
 import { Overview } from "./pages/overview.jsx";
@@ -13,6 +15,7 @@ import { Publish } from "./pages/publish.jsx";
 import { Queues } from "./pages/queues.jsx";
 import { Retained } from "./pages/retained.jsx";
 import { Rules } from "./pages/rules.jsx";
+import { Tokens } from "./pages/tokens.jsx";
 import { Told } from "./parts.jsx";
 import { useStore } from "./stores.js";
 
@@ -26,6 +29,9 @@ const PAGES = [
   { at: "pipeline", name: "Pipeline", page: Pipeline },
   { at: "accounts", name: "Accounts", page: Accounts },
   { at: "rules", name: "Rules", page: Rules },
+  { at: "bans", name: "Bans", page: Bans },
+  { at: "tokens", name: "Tokens", page: Tokens },
+  { at: "audit", name: "Audit trail", page: Audit },
 ];
 
 const place = () =>

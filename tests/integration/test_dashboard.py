@@ -420,6 +420,53 @@ def test_the_pipeline_is_shown(page: Browser) -> None:
     assert accessible(page) == []
 
 
+def test_bans_and_tokens_are_made_and_taken_back_and_all_of_it_is_in_the_audit_trail(
+    page: Browser, broker: AdminBroker, name: str
+) -> None:
+    open_page(page, "bans")
+    page.run(
+        """
+        await page.getByLabel("Whom").fill(given.name);
+        await page.getByLabel("For how long").fill("1h");
+        await page.getByLabel("Reason").fill("floods");
+        await page.getByRole("button", { name: "Ban", exact: true }).click();
+        await page.waitForSelector(`th:has-text("${given.name}")`);
+        """,
+        name=name,
+    )
+    assert accessible(page) == []
+    assert [(one["kind"], one["value"]) for one in broker.told("GET", "/bans")] == [("client_id", name)]
+    assert f"The ban of {name} is lifted." in confirm(page, "Lift")
+    assert broker.told("GET", "/bans") == []
+
+    open_page(page, "tokens")
+    token = page.run(
+        """
+        await page.getByLabel("Name of the token").fill(given.name);
+        await page.getByRole("button", { name: "Make token" }).click();
+        return page.textContent(".notice.good code");
+        """,
+        name=name,
+    )
+    assert accessible(page) == []
+    headers = {"authorization": f"Bearer {token}"}
+    assert httpx.get(f"{broker.url}/clients", headers=headers, timeout=30).status_code == 200
+    broker.told("DELETE", f"/tokens/{name}")
+
+    open_page(page, "audit")
+    shown = page.run(
+        """
+        await page.waitForSelector(`td:has-text("${given.name}")`);
+        return page.textContent("table");
+        """,
+        name=name,
+    )
+    assert accessible(page) == []
+    for operation in ("PutBan", "LiftBan", "CreateToken", "RevokeToken"):
+        assert operation in shown, shown
+    assert token not in shown
+
+
 def test_accounts_are_made_and_taken_away_and_rules_are_asked(
     page: Browser, broker: AdminBroker, name: str
 ) -> None:
