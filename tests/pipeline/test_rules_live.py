@@ -16,6 +16,7 @@ from tests.pipeline.log_writer import LogWriter
 from tests.pipeline.replaying import messages_in
 from tests.support.broker_process import BrokerProcess
 from tests.support.mqtt_client import MqttClient, run
+from tests.support.rule_receiver import receiving
 from tests.support.waiting import wait_until
 
 from embermq.cli.main import main
@@ -117,11 +118,13 @@ def test_each_message_comes_once_over_kills_and_lost_answers(
             raise BrokerAway("the answer is lost")
         return answer
 
-    with BrokerProcess(tmp_path / "data") as broker:
+    with BrokerProcess(tmp_path / "data") as broker, receiving() as receiver:
+        hook = RuleSettings(sql="SELECT payload FROM messages", to="webhook", url=receiver.url)
+        all_rules = RULES | {"hook": hook}
         places = Places(broker.data_dir)
         publish(broker, [0, 1])  # nobody's: the rules begin behind them
-        with ruling(spark, places, RULES) as rules:
-            wait_for_state(rules, "running", *GOOD)
+        with ruling(spark, places, all_rules) as rules:
+            wait_for_state(rules, "running", *GOOD, "rule:hook")
             wait_for_state(rules, "backoff", "rule:bad")
             assert "reflect is none that a rule may use" in rules.report("rule:bad").last_error
             monkeypatch.setattr(RuleDoor, "_ask", loses_answers)
@@ -130,7 +133,9 @@ def test_each_message_comes_once_over_kills_and_lost_answers(
             broker.start()
             publish(broker, range(MANY, 2 * MANY))
         # The driver is gone in the midst of it; the next one goes on.
-        with ruling(spark, places, {name: rule for name, rule in RULES.items() if name != "bad"}) as rules:
+        with ruling(
+            spark, places, {name: rule for name, rule in all_rules.items() if name != "bad"}
+        ) as rules:
             publish(broker, range(2 * MANY, 3 * MANY))
             inputs = [
                 (f"0:{offset}", message.payload)
@@ -150,6 +155,10 @@ def test_each_message_comes_once_over_kills_and_lost_answers(
         assert sources(places, "hot/") == even
         assert sources(places, "decoded/s/") == numbers and not sources(places, "decoded/decoded/")
         assert sources(places, "$queue/kept") == everything
+        posted = list(dict.fromkeys((sent_id.split(":")[3], body) for sent_id, _, body, _ in receiver.got))
+        assert posted == [(at.removeprefix("0:"), payload) for at, payload in inputs], (
+            "in order, repeats aside"
+        )
         of_hot = [message for _, message in messages_in(places) if message.topic.startswith("hot/")]
         assert {(one.qos, one.retain, one.publisher) for one in of_hot} == {(2, False, "rule:hot")}
         assert main(["rules", "errors", "decoded", "--data-dir", str(places.data_dir), "--json"]) == 0

@@ -149,7 +149,9 @@ class Configuration(Struct, frozen=True):
         for name, rule in self.settings.rules.items():
             for info in fields(RuleSettings):
                 key = f"{_RULES}{name}.{info.name}"
-                yield Setting(key, getattr(rule, info.name), self.origins.get(key, "default"))
+                value = getattr(rule, info.name)
+                value = rule.shown_url if info.name == "url" else value
+                yield Setting(key, value, self.origins.get(key, "default"))
 
 
 class _Given(Struct, frozen=True):

@@ -43,9 +43,17 @@ def list_rules(
 
     found = chosen((), configuration(config, assignments, data_dir).settings)
     if as_json:
-        print_json([{"name": name, **msgspec.to_builtins(rule)} for name, rule in found.items()])
+        print_json(
+            [
+                {"name": name, **msgspec.to_builtins(rule), "url": rule.shown_url}
+                for name, rule in found.items()
+            ]
+        )
         return
-    rows = [(name, rule.queue or rule.to, shown(" ".join(rule.sql.split()))) for name, rule in found.items()]
+    rows = [
+        (name, rule.queue or rule.shown_url or rule.to, shown(" ".join(rule.sql.split())))
+        for name, rule in found.items()
+    ]
     print("\n".join(table([("rule", "to", "sql"), *rows], names=3)))
 
 

@@ -8,9 +8,11 @@ from pyspark.sql import Row
 
 from embermq.formats.log_record import decode_record
 from embermq.mqtt.topics.names import SERVED_BYTES_MAX
-from embermq.pipeline.rules.live import RulePart
+from embermq.pipeline.places import Places
+from embermq.pipeline.rules.door import RuleDoor
 from embermq.pipeline.rules.set_aside import ROWS_MAX, SetAside, set_aside_of
 from embermq.pipeline.rules.settings import RuleSettings
+from embermq.pipeline.rules.targets import BrokerTarget, numbered
 
 
 def row(offset: int, topic: str) -> Row:
@@ -18,9 +20,8 @@ def row(offset: int, topic: str) -> Row:
 
 
 def test_a_topic_that_no_record_can_hold_is_passed_over_and_has_its_number(tmp_path: Path) -> None:
-    part = RulePart.__new__(RulePart)  # what it needs besides is Spark and a broker
-    part._rule_name, part._rule = "hot", RuleSettings(sql="")
-    part._next, part._aside = None, SetAside(tmp_path / "rules.db", "hot")
+    aside = SetAside(tmp_path / "rules.db", "hot")
+    target = BrokerTarget("hot", RuleSettings(sql=""), RuleDoor(Places(tmp_path), "hot"), aside)
     rows = [
         row(5, "a"),
         row(6, "x" * (SERVED_BYTES_MAX + 1)),
@@ -28,14 +29,13 @@ def test_a_topic_that_no_record_can_hold_is_passed_over_and_has_its_number(tmp_p
         row(6, "b"),
         row(7, "c"),
     ]
-    found = part._numbered(rows)
+    found = target._records(numbered(rows))
     topics = {number - 5 * ROWS_MAX: decode_record(record).message.topic for number, record in found}
-    assert sorted(topics.values()) == ["a", "b", "c"]
-    assert part._aside.totals == {"refused": 2}
+    assert topics == {0: "a", ROWS_MAX: "b", 2 * ROWS_MAX: "c"}
+    assert aside.totals == {"refused": 2}
     assert {(one.offset, one.what) for one in set_aside_of(tmp_path / "rules.db", "hot", 10)} == {
         (6, "refused")
     }
-    part._next = 7 * ROWS_MAX
-    assert part._numbered(rows) == found
-    assert part._aside.totals == {"refused": 2}, "what was passed over before is not counted again"
-    part._aside.close()
+    assert target._records(numbered(rows)) == found
+    assert aside.totals == {"refused": 2}, "what was passed over before is not counted again"
+    aside.close()

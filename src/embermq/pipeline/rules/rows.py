@@ -66,7 +66,8 @@ def published(rows: DataFrame, rule: RuleSettings) -> DataFrame:
     # SELECT * names hidden columns as well: the last ones are those that were added.
     found = [name.lower() for name in rows.columns[: -len(HIDDEN)]]
     named = rows.toDF(*(str(number) for number in range(len(rows.columns))))
-    wanted = ("payload",) if rule.topic else ("topic", "payload")
+    has_topics = rule.to == "mqtt"
+    wanted = ("topic", "payload") if has_topics else ("payload",)
     for name in wanted:
         if name not in found:
             raise RuleRefused(f"it selects no column {name}, it has {', '.join(found)}")
@@ -82,7 +83,7 @@ def published(rows: DataFrame, rule: RuleSettings) -> DataFrame:
     return named.select(
         F.col(str(len(found))).alias("offset"),
         F.col(str(len(found) + 1)).alias("chain"),
-        (F.lit(rule.topic) if rule.topic else column("topic")).alias("topic"),
+        (column("topic") if has_topics else F.lit(rule.topic)).alias("topic"),
         column("payload").cast("binary").alias("payload"),
     ).where("offset IS NOT NULL AND topic IS NOT NULL AND payload IS NOT NULL")
 

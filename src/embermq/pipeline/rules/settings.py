@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from typing import Literal
+from urllib.parse import urlsplit
 
 from msgspec import Struct
 
@@ -28,10 +29,19 @@ class RuleSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     sql: str = ""
     """A SELECT over `messages` with the columns `topic` (for a queue without) and `payload`."""
-    to: Literal["mqtt", "queue"] = "mqtt"
-    """`mqtt`: each row is published to its `topic`; `queue`: into the durable queue `queue`."""
+    to: Literal["mqtt", "queue", "webhook"] = "mqtt"
+    """`mqtt`: each row is published to its `topic`; `queue`: into the durable queue `queue`; `webhook`: a POST to
+    `url` each."""
     queue: str = ""
     """The durable queue, for `to = "queue"`."""
+    url: str = ""
+    """Where to, for `to = "webhook"`: http or https."""
+    headers_file: str = ""
+    """File with headers of each request, `NAME: VALUE` a line: keys and passwords, for one."""
+    content_type: str = "application/json"
+    """Of each request."""
+    ca_file: str = ""
+    """PEM file with the certificates that the webhook's must be signed by; empty: those of the system."""
     qos: Literal[1, 2] = 1
     """Of the messages that it publishes."""
     tables: tuple[str, ...] = ()
@@ -44,6 +54,12 @@ class RuleSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     def topic(self) -> str:
         """Of each message, "" when the rows say it."""
         return QUEUE_PREFIX + queue_name(self.queue) if self.to == "queue" else ""
+
+    @property
+    def shown_url(self) -> str:
+        """Scheme, host and port of `url`: with many services the path is the secret."""
+        parts = urlsplit(self.url)
+        return f"{parts.scheme}://{parts.netloc}" if self.url else ""
 
     def files(self) -> dict[str, str]:
         """Name of each table -> its file."""
@@ -76,6 +92,7 @@ def check_rules(rules: Mapping[str, RuleSettings]) -> None:
 
 
 def _check_target(key: str, rule: RuleSettings) -> None:
+    _check_webhook(key, rule)
     if rule.to != "queue":
         if rule.queue:
             raise PipelineSettingsError(f'{key}.queue = {rule.queue!r}: is for to = "queue"')
@@ -88,6 +105,28 @@ def _check_target(key: str, rule: RuleSettings) -> None:
             raise PipelineSettingsError(f"{key}.queue = {rule.queue!r}: it names no queue")
     except (TopicError, NameRefused) as error:
         raise PipelineSettingsError(f"{key}.queue = {rule.queue!r}: {error}") from None
+
+
+def _check_webhook(key: str, rule: RuleSettings) -> None:
+    """What is wrong is told without the URL, which may be a secret."""
+    if rule.to != "webhook":
+        for name in ("url", "headers_file", "ca_file"):
+            if getattr(rule, name):
+                raise PipelineSettingsError(f'{key}.{name}: is for to = "webhook"')
+        return
+    if not rule.url:
+        raise PipelineSettingsError(f'{key}.url: to = "webhook" needs the URL')
+    try:
+        parts = urlsplit(rule.url)
+        is_right = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_right = False
+    if not (is_right and rule.url.isascii() and rule.url.isprintable() and " " not in rule.url):
+        raise PipelineSettingsError(f"{key}.url: is no http or https URL of printable ASCII")
+    if "@" in parts.netloc:
+        raise PipelineSettingsError(f"{key}.url: user and password belong into headers_file (Authorization)")
+    if not (rule.content_type.isascii() and rule.content_type.isprintable()):
+        raise PipelineSettingsError(f"{key}.content_type: is no printable ASCII")
 
 
 def _check_tables(key: str, rule: RuleSettings) -> None:

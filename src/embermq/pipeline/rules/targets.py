@@ -1,0 +1,144 @@
+"""Where the rows of a rule go. A target knows how far the rule is, together with its effect where it can."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+from pyspark.sql import Row
+
+from embermq.formats.log_record import FIELD_RULES, encode_record
+from embermq.model.message import Message
+from embermq.mqtt.topics.names import SERVED_BYTES_MAX
+from embermq.mqtt.wire.properties import Properties
+from embermq.mqtt.wire.version import ProtocolVersion
+from embermq.pipeline.errors import RuleError
+from embermq.pipeline.rules.door import RuleDoor
+from embermq.pipeline.rules.rows import SEPARATOR
+from embermq.pipeline.rules.set_aside import ROWS_MAX, SetAside
+from embermq.pipeline.rules.settings import RuleSettings
+from embermq.pipeline.schema import PARTITION
+
+TOPIC_TOO_LONG = f"a topic of more than {SERVED_BYTES_MAX} bytes"
+PIECE = 500
+PIECE_BYTES = 512 * 1024
+RULE, OF = "rule", "rule-of"
+"""User properties of what a rule publishes: its name, and "partition:offset" of the message that it comes of."""
+
+Numbered = tuple[int, bytes]
+NumberedRow = tuple[int, Row]
+
+
+class RuleTarget(ABC):
+    """Of one rule. `next` is the number of the row that it goes on with; None before it has begun."""
+
+    next: int | None = None
+
+    @abstractmethod
+    def open(self) -> None:
+        """Find out `next`; may be called again after a failure."""
+
+    @abstractmethod
+    def begin(self, number: int) -> None:
+        """Where a rule begins that has not begun."""
+
+    @abstractmethod
+    def put(self, rows: Sequence[NumberedRow]) -> int:
+        """Give rows in the order of their numbers their effect, none below `next` twice where that can be; returns how
+        many had one. What can never have one is set aside."""
+
+    @abstractmethod
+    def move(self, number: int) -> None:
+        """All below is done."""
+
+
+class BrokerTarget(RuleTarget):
+    """Topics and queues: the broker keeps `next` together with the messages, all or nothing."""
+
+    def __init__(self, name: str, rule: RuleSettings, door: RuleDoor, aside: SetAside) -> None:
+        self._name = name
+        self._rule = rule
+        self._door = door
+        self._aside = aside
+
+    def open(self) -> None:
+        self.next = self._door.look().next
+
+    def begin(self, number: int) -> None:
+        self.next = self._door.begin(number)
+
+    def put(self, rows: Sequence[NumberedRow]) -> int:
+        return sum(map(self._publish, pieces(self._records(rows))))
+
+    def move(self, number: int) -> None:
+        self.next = self._door.take((), number).next
+
+    def _publish(self, piece: Sequence[Numbered]) -> int:
+        """All of it; what the broker can never take is passed over."""
+        published = 0
+        while piece:
+            taken = self._door.take(piece, piece[-1][0] + 1)
+            if taken.next is None:
+                raise RuleError("the broker has no position of this rule any more")
+            self.next = taken.next
+            published += sum(number < taken.next for number, _ in piece)
+            if not taken.refused:
+                break
+            if taken.passes or (taken.is_of_queue and self._rule.to == "queue"):
+                raise RuleError(f"the broker takes no more for now: {taken.refused}")
+            self._aside.add("refused", taken.next, taken.refused)
+            piece = [one for one in piece if one[0] > taken.next]
+        return published
+
+    def _records(self, rows: Sequence[NumberedRow]) -> list[Numbered]:
+        found: list[Numbered] = []
+        for number, row in rows:
+            if len(row["topic"].encode(errors="replace")) > SERVED_BYTES_MAX:
+                # A record cannot hold it; what the broker refuses for other reasons it says itself.
+                self._aside.add("refused", number, TOPIC_TOO_LONG)
+            else:
+                found.append((number, self._record(row)))
+        return found
+
+    def _record(self, row: Row) -> bytes:
+        name = self._name
+        marks = Properties(user_properties=((RULE, name), (OF, f"{PARTITION}:{row['offset']}")))
+        chain = SEPARATOR.join([*filter(None, [row["chain"]]), name]).encode()
+        message = Message(
+            row["topic"],
+            bytes(row["payload"]),
+            self._rule.qos,
+            False,
+            f"{RULE}:{name}",
+            ProtocolVersion.V5,
+            0,
+            0,
+            marks,
+        )
+        return encode_record(message, unknown_fields=((FIELD_RULES, chain),))
+
+
+def numbered(rows: Sequence[Row]) -> list[NumberedRow]:
+    """With the same numbers whenever the same rows are made, in their order."""
+    found: list[NumberedRow] = []
+    offset, index = -1, 0
+    for row in sorted(rows, key=_in_order):
+        index = index + 1 if row["offset"] == offset else 0
+        offset = row["offset"]
+        found.append((offset * ROWS_MAX + index, row))
+    return found
+
+
+def pieces(messages: Sequence[Numbered]) -> list[list[Numbered]]:
+    """In their order, bounded in messages and bytes."""
+    found: list[list[Numbered]] = []
+    size = 0
+    for one in messages:
+        if not found or len(found[-1]) == PIECE or size + len(one[1]) > PIECE_BYTES:
+            found.append([])
+            size = 0
+        found[-1].append(one)
+        size += len(one[1])
+    return found
+
+
+def _in_order(row: Row) -> tuple[int, str, bytes]:
+    return row["offset"], row["topic"], bytes(row["payload"])
