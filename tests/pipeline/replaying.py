@@ -29,8 +29,13 @@ def chosen_without_spark(
 ) -> Chosen:
     """What Spark would choose; that is not what is killed here."""
     assert into is not None and not tasks
+    return choose_messages(messages_in(places), wanted, into)
+
+
+def choose_messages(messages: list[tuple[int, Any]], wanted: ReplayRange, into: Path) -> Chosen:
+    """Write those of the range into the folder."""
     rows: list[dict[str, Any]] = []
-    for offset, message in messages_in(places):
+    for offset, message in messages:
         if offset < wanted.end:
             about = {
                 "partition": 0,
