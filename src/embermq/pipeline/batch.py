@@ -5,7 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -15,8 +15,9 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from embermq.pipeline.connector import lake_jars
 from embermq.pipeline.driver import wait_or_kill
-from embermq.pipeline.errors import SparkEndedError
+from embermq.pipeline.errors import PipelineError, SparkEndedError
 from embermq.pipeline.java import find_java
 from embermq.pipeline.places import Places
 from embermq.pipeline.session import jvm_process, start_session
@@ -56,8 +57,10 @@ def batch_session(
 ) -> Iterator[SparkSession]:
     """So many tasks at a time, 0 for what `pipeline.master` says; with what `lake` needs. Spark keeps its files in
     `work`, a directory with a short path, or those that may be large in `spill`. What reads no file of this machine may
-    run `elsewhere`, where `pipeline.master` is. Raises SparkEndedError."""
+    run `elsewhere`, where `pipeline.master` is. Raises SparkEndedError, and PipelineSettingsError for a missing jar."""
     places = Places(spill or work)
+    if lake:
+        lake_jars(settings)
     java = find_java(places.java_wrapper)
     try:
         with _stderr_in(work / _LOG):
@@ -86,6 +89,15 @@ def batch_session(
         jvm.terminate()
         wait_or_kill(jvm, ENDING_S)
         shutil.rmtree(places.work, ignore_errors=True)
+
+
+@contextmanager
+def spark_failures(told: Callable[[str], PipelineError]) -> Iterator[None]:
+    """What Spark raises is told as the error that this makes of its first line."""
+    try:
+        yield
+    except PySparkException as error:
+        raise told(_first_line(error)) from error
 
 
 def _say_nothing(context: SparkContext) -> None:

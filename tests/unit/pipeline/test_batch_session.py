@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 from py4j.protocol import Py4JError, Py4JNetworkError
-from pyspark.errors import PySparkRuntimeError, PySparkValueError
+from pyspark.errors import AnalysisException, PySparkRuntimeError, PySparkValueError
 
 from embermq.pipeline import batch
-from embermq.pipeline.errors import SparkEndedError
+from embermq.pipeline.errors import AuditError, PipelineSettingsError, SparkEndedError
 from embermq.pipeline.settings import PipelineSettings
 
 
@@ -139,3 +139,29 @@ def test_one_that_does_not_start_is_told(
     ):
         raise AssertionError("it has not started")
     jvm.wait()
+
+
+def told(reason: str) -> AuditError:
+    return AuditError(f"the messages cannot be read: {reason}")
+
+
+def test_a_failure_of_spark_is_told_in_a_sentence() -> None:
+    with (
+        pytest.raises(AuditError, match=r"the messages cannot be read: \[SOME\] thing$"),
+        batch.spark_failures(told),
+    ):
+        raise AnalysisException("[SOME] thing\nat line 2")
+
+
+def test_what_is_told_already_stays() -> None:
+    with pytest.raises(SparkEndedError, match="its memory"), batch.spark_failures(told):
+        raise SparkEndedError("its memory was not enough")
+
+
+def test_without_the_jars_of_a_lake_nothing_is_started(tmp_path: Path) -> None:
+    settings = PipelineSettings(jars_dir=str(tmp_path))
+    with (
+        pytest.raises(PipelineSettingsError, match="Spark needs it to write the lake"),
+        batch.batch_session(settings, 1, tmp_path, lake=True),
+    ):
+        pass

@@ -15,8 +15,8 @@ from msgspec.structs import replace
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
-from embermq.pipeline.batch import batch_session
-from embermq.pipeline.connector import lake_jars
+from embermq.pipeline.batch import batch_session, spark_failures
+from embermq.pipeline.errors import AuditError
 from embermq.pipeline.jobs.audit_values import (
     AcceptedByRoot,
     ApplicationAccount,
@@ -29,7 +29,6 @@ from embermq.pipeline.jobs.audit_values import (
 from embermq.pipeline.jobs.kept_records import (
     NOWHERE,
     KeptRecords,
-    failures_told,
     iso_date,
     joins_in_little_memory,
 )
@@ -76,13 +75,10 @@ def run_audit(
 ) -> AuditFound:
     """Write tables into the folder `into`; None: none. Raises AuditError, PipelineError."""
     began = time.monotonic()
-    uses_lake = has_lake(settings, places)
-    if uses_lake:
-        lake_jars(settings)
     with (
-        failures_told(),
+        spark_failures(lambda reason: AuditError(f"the messages cannot be read: {reason}")),
         tempfile.TemporaryDirectory(prefix="embermq-") as work,
-        batch_session(settings, tasks, Path(work), lake=uses_lake) as spark,
+        batch_session(settings, tasks, Path(work), lake=has_lake(settings, places)) as spark,
     ):
         spark.dataSource.register(MessageLogSource)
         files = Path(work) / "audit"

@@ -9,11 +9,9 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 
 from msgspec import Struct
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from embermq.pipeline.batch import batch_session
-from embermq.pipeline.connector import lake_jars
+from embermq.pipeline.batch import batch_session, spark_failures
 from embermq.pipeline.driver_lock import lock_driver
 from embermq.pipeline.errors import DriverLockError, LakeError
 from embermq.pipeline.jobs.lake_upkeep import Progress, Tidied, oldest_day, tidy
@@ -42,26 +40,23 @@ def compact(
     settings: PipelineSettings, places: Places, *, tasks: int, dry: bool, progress: Progress
 ) -> CompactionReport:
     """Hold the lake, and start Spark. A dry run holds nothing. Raises PipelineError."""
-    lake_jars(settings)
     with ExitStack() as stack:
         if not dry:
             stack.enter_context(_held(places))
         work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="embermq-")))
-        spark = stack.enter_context(
-            batch_session(
-                settings,
-                tasks,
-                work,
-                lake=True,
-                spill=places.work / "compacting",
-                elsewhere=is_s3(settings),
-            )
+        place = lake_place(settings, places)
+        stack.enter_context(
+            spark_failures(lambda reason: LakeError(f"{place} was not put in order: {reason}"))
         )
-        try:
-            return Compaction(settings, places, progress).run(spark, dry=dry)
-        except PySparkException as error:
-            reason = next(iter(str(error).splitlines()), type(error).__name__)
-            raise LakeError(f"{lake_place(settings, places)} was not put in order: {reason}") from error
+        session = batch_session(
+            settings,
+            tasks,
+            work,
+            lake=True,
+            spill=places.work / "compacting",
+            elsewhere=is_s3(settings),
+        )
+        return Compaction(settings, places, progress).run(stack.enter_context(session), dry=dry)
 
 
 class Compaction:

@@ -6,11 +6,9 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from embermq.pipeline.errors import AuditError
 from embermq.pipeline.jobs.past_range import PastRange
 from embermq.pipeline.jobs.past_records import PastRecords, has_lake, log_bounds, log_id_of
 from embermq.pipeline.jobs.replay_values import ReplayRange
@@ -89,16 +87,6 @@ def joins_in_little_memory(spark: SparkSession) -> Iterator[None]:
         yield
     finally:
         spark.conf.set(_BROADCAST, before)
-
-
-@contextmanager
-def failures_told() -> Iterator[None]:
-    """What Spark raises is an AuditError."""
-    try:
-        yield
-    except PySparkException as error:
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise AuditError(f"the messages cannot be read: {reason}") from error
 
 
 def iso_date(time_ms: int | None) -> str | None:

@@ -12,11 +12,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from msgspec.structs import replace
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Observation, SparkSession
 
-from embermq.pipeline.batch import batch_session
-from embermq.pipeline.connector import lake_jars
+from embermq.pipeline.batch import batch_session, spark_failures
 from embermq.pipeline.errors import ReplayError
 from embermq.pipeline.jobs.past_messages import PastMessages, past_messages
 from embermq.pipeline.jobs.past_records import LAKE_ORDER, accepted_in, has_lake, in_lives
@@ -50,15 +48,12 @@ def choose(
         tempfile.TemporaryDirectory(prefix="embermq-") as work,
     ):
         uses_lake = past.begins_before(wanted) and has_lake(settings, places)
-        if uses_lake:
-            lake_jars(settings)
-        with batch_session(settings, tasks, Path(work), lake=uses_lake, spill=into) as spark:
+        with (
+            spark_failures(lambda reason: ReplayError(f"the messages cannot be read: {reason}")),
+            batch_session(settings, tasks, Path(work), lake=uses_lake, spill=into) as spark,
+        ):
             spark.dataSource.register(MessageLogSource)
-            try:
-                found = _choose(spark, past, wanted, into, uses_lake=uses_lake)
-            except PySparkException as error:
-                reason = next(iter(str(error).splitlines()), type(error).__name__)
-                raise ReplayError(f"the messages cannot be read: {reason}") from error
+            found = _choose(spark, past, wanted, into, uses_lake=uses_lake)
     return replace(found, seconds=round(time.monotonic() - began, 3))
 
 

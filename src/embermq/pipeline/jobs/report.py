@@ -18,9 +18,9 @@ from pyspark.sql import functions as F
 
 from embermq.formats.entry_rest import decode_rest
 from embermq.model.client_type import ClientType
-from embermq.pipeline.batch import batch_session
-from embermq.pipeline.connector import lake_jars
-from embermq.pipeline.jobs.kept_records import KeptRecords, failures_told, iso_date
+from embermq.pipeline.batch import batch_session, spark_failures
+from embermq.pipeline.errors import AuditError
+from embermq.pipeline.jobs.kept_records import KeptRecords, iso_date
 from embermq.pipeline.jobs.past_range import PartitionRange, PastRange
 from embermq.pipeline.jobs.past_records import has_lake, log_bounds
 from embermq.pipeline.jobs.report_values import (
@@ -68,13 +68,10 @@ def run_report(
     """Write tables into the folder `into`; None: none. `letters` is a broker.db with the dead letters. Raises
     AuditError, PipelineError."""
     began = time.monotonic()
-    uses_lake = has_lake(settings, places)
-    if uses_lake:
-        lake_jars(settings)
     with (
-        failures_told(),
+        spark_failures(lambda reason: AuditError(f"the messages cannot be read: {reason}")),
         tempfile.TemporaryDirectory(prefix="embermq-") as work,
-        batch_session(settings, tasks, Path(work), lake=uses_lake) as spark,
+        batch_session(settings, tasks, Path(work), lake=has_lake(settings, places)) as spark,
     ):
         ranges, records = _kept(spark, settings, places, wanted, Path(work) / "report")
         progress(1, STEPS)
