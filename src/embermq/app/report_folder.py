@@ -33,6 +33,10 @@ def embedded_data(settings: Settings, on_kafka: str) -> Path:
 def data_of(settings: Settings) -> Path:
     """The data directory of a broker, wherever its log is. Raises UserError."""
     data_dir = Path(settings.data_dir).absolute()
+    if settings.cluster.slots > 1:
+        raise UserError(
+            f"cluster.slots is {settings.cluster.slots}: each slot has a log of its own, and this command reads one"
+        )
     if settings.stores.log != SQLITE:
         return data_dir
     return embedded_data(settings, f"stores.log: the message log of {data_dir} is in Kafka; {GIVE}")
