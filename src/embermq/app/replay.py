@@ -7,8 +7,7 @@ not done again, unless it is wanted once more.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from datetime import UTC, datetime
 from hashlib import blake2b
 from pathlib import Path
@@ -116,12 +115,14 @@ def run_replay(order: ReplayOrder, settings: Settings, progress: Progress, notic
     words = order.words
     goal = ReplayTarget(client=words.client, topic=words.topic, queue=words.queue)
     target = target_topic(goal)
-    wanted = _range(words, _log_end(settings, Places(data_dir)))
+    known = None if order.anew or order.dry_run else read_job(_folder(data_dir, words), _Job)
+    # One that goes on needs neither Spark nor the log: Kafka may be away.
+    wanted = _range(words, _log_end(settings, Places(data_dir)) if known is None else known.log_end)
     if order.dry_run:
         return _report(
             _Job(id="", words=words, log_end=wanted.log_end, chosen=_choose(order, settings, wanted, None))
         )
-    with _held(data_dir, words) as folder, ControlClient(data_dir) as broker:
+    with held_folder(_folder(data_dir, words), "this replay") as folder, ControlClient(data_dir) as broker:
         job = None if order.anew else read_job(folder, _Job)
         if job is None:
             forget_job(folder)
@@ -271,12 +272,8 @@ def _log_end(settings: Settings, places: Places) -> int:
 # The folder
 
 
-@contextmanager
-def _held(data_dir: Path, words: ReplayWords) -> Iterator[Path]:
-    """The folder of this replay; nobody else does it meanwhile. Raises UserError."""
-    name = blake2b(msgspec.json.encode(words), digest_size=8).hexdigest()
-    with held_folder(data_dir / FOLDER / name, "this replay") as folder:
-        yield folder
+def _folder(data_dir: Path, words: ReplayWords) -> Path:
+    return data_dir / FOLDER / blake2b(msgspec.json.encode(words), digest_size=8).hexdigest()
 
 
 def _date(time_ms: int | None) -> str | None:
