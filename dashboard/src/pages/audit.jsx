@@ -29,8 +29,8 @@ export function Audit() {
               { name: "Time", cell: (row) => <Time of={row.at} /> },
               { name: "By", cell: (row) => row.by },
               { name: "From", cell: (row) => row.peer || row.over },
-              { name: "Object", cell: (row) => told(row.object) },
               { name: "Outcome", cell: (row) => <State of={row.outcome} good={["done"]} bad={[]} /> },
+              { name: "Object", cell: (row) => told(row.object) },
             ]}
           />
           <Pager pages={pages} rows={rows} size={SIZE} after={(row) => ({ after: row.id })} what="changes" />
