@@ -21,14 +21,15 @@ from tests.support.mqtt_client import MqttClient, run
 from tests.support.waiting import wait_for
 
 from embermq.cluster.slots import slot_of
-from embermq.mqtt.wire.packets import Publish, Subscription
+from embermq.mqtt.wire.packets import Puback, Publish, Subscription
 
 WAIT_S = 90.0
 LEASE_S = 2
 SLOTS = 2
 KILLS = 2
 MESSAGES = 250
-RETAINED = 12
+RETAINED, ROUNDS = 200, 4
+"""Messages that are retained at a time, and how often."""
 
 
 def node(etcd: EtcdServer, servers: dict[str, object], folder: Path, name: str) -> BrokerProcess:
@@ -80,17 +81,21 @@ async def tell_without_a_log(clients: list[MqttClient]) -> None:
 async def find_what_is_retained(found: list[BrokerProcess]) -> None:
     """What has been acknowledged on one node is there for who subscribes on another one, as a retained message."""
     publishers = [MqttClient(id_of(home, "retains")) for home in range(SLOTS)]
-    for publisher in publishers:
-        await publisher.connect(found[0].port)
-    for number in range(RETAINED):
-        topic, home = f"kept/{number}", number % SLOTS
-        await publishers[home].publish(topic, b"x", qos=1, retain=True)
-        client = MqttClient(id_of(1 - home, "looks"))
-        await client.connect(found[0].port)
-        await client.subscribe(Subscription(topic, 1))
-        await wait_for(partial(arrived, client, 1), WAIT_S, topic)
-        assert client.messages[0].retain, "it came as a new one"
-        client.close()
+    readers = [MqttClient(id_of(home, "looks")) for home in range(SLOTS)]
+    for home in range(SLOTS):
+        await publishers[home].connect(found[home].port)
+        await readers[home].connect(found[home].port)
+    for number in range(ROUNDS):
+        home, topics = number % SLOTS, [f"kept/{number}/{each}" for each in range(RETAINED)]
+        publisher, reader = publishers[home], readers[1 - home]
+        answer = publisher.expect(Puback, RETAINED)
+        for packet_id, topic in enumerate(topics, 1):
+            publisher.send(Publish(topic, b"x", 1, packet_id, True))
+        await answer
+        reader.messages.clear()
+        await reader.subscribe(Subscription(topics[-1], 1))
+        await wait_for(partial(arrived, reader, 1), WAIT_S, topics[-1])
+        assert reader.messages[0].retain, "it came as a new one"
 
 
 class AnyPlace(Place):

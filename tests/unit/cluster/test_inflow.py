@@ -16,8 +16,10 @@ from embermq.formats.log_record import (
     slot_in,
 )
 from embermq.model.message import Message
+from embermq.mqtt.wire.packets import Suback, Subscribe, Subscription
 from embermq.ports.errors import StoreFull
 from embermq.ports.peer_logs import PeerRecords
+from embermq.sessions.durable_queues import OffsetFound
 from embermq.sessions.node_share import NodeShare
 
 HERE, THERE = 0, 1
@@ -133,6 +135,26 @@ def test_a_log_that_takes_nothing_now_is_waited_for() -> None:
 def retained(node: Node, topic: str = "t") -> bytes | None:
     row = node.hand.state.retained.get(topic)
     return None if row is None else decode_record(row.record).message.payload
+
+
+def test_a_subscribe_waits_for_what_others_have_retained_by_now() -> None:
+    node = Node()
+    asked: list[OffsetFound] = []
+    node.hand.state.share.catch_up = asked.append
+    client = node.hand.connects("c")
+    client.does(Subscribe(7, (Subscription("t", 1),)))
+    node.hand.settle()
+    assert not client.all(Suback)
+    node.take(frame(b"there", retain=True))
+    node.hand.settle()
+    (caught_up,) = asked
+    caught_up(0)
+    node.hand.settle()
+    assert client.last(Suback).packet_id == 7
+    assert [(message.payload, message.retain) for message in client.messages] == [(b"there", True)]
+    client.does(Subscribe(8, (Subscription("u", 1, retain_handling=2),)))
+    node.hand.settle()
+    assert client.last(Suback).packet_id == 8 and len(asked) == 1
 
 
 def test_the_later_retained_message_stays_in_whatever_order_they_come() -> None:
