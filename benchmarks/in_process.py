@@ -157,10 +157,14 @@ class Client:
             V5,
         )
         self.messages = 0
+        self.prepares()
 
-    def connects(self) -> None:
+    def prepares(self) -> None:
+        """Make its own side of a connection, which costs the broker nothing."""
         self.transport = PlayedTransport()
         self._decoder = Decoder(Role.CLIENT, packet_bytes_max=1 << 20, version=V5)
+
+    def connects(self) -> None:
         self._connection = Connection(self._door, ConnectionSlot())
         self._connection.connection_made(self.transport)
         self.says(self._hello)
@@ -321,6 +325,7 @@ async def away(bench: Bench) -> Work:
     while True:
         for receiver in receivers:
             receiver.leaves()
+            receiver.prepares()
         await bench.settle(senders)
         bench.spent_ns = 0
         for _ in range(STORED_ROUNDS):
@@ -357,6 +362,8 @@ async def connects(bench: Bench, *, is_kept: bool) -> Work:
     await bench.settle(clients)
     while True:
         await bench.does(*(client.leaves for client in clients))
+        for client in clients:
+            client.prepares()
         await bench.does(*(client.connects for client in clients))
         await bench.exchange(clients)
         yield "connect", CONNECTS

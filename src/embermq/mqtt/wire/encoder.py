@@ -10,6 +10,7 @@ failure in SUBACK becomes 0x80. AUTH cannot be said in 3.x at all.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from struct import Struct
 from typing import Final, assert_never
 
@@ -44,7 +45,7 @@ from embermq.mqtt.wire.packets import (
     Unsubscribe,
     Will,
 )
-from embermq.mqtt.wire.properties import PropertyPlace, encode_properties
+from embermq.mqtt.wire.properties import Properties, PropertyPlace, encode_properties
 from embermq.mqtt.wire.reason_codes import (
     CONNACK_CODES,
     ConnectReturnCode,
@@ -55,6 +56,7 @@ from embermq.mqtt.wire.version import ProtocolVersion
 
 V5: Final = ProtocolVersion.V5
 
+CONNACKS_REMEMBERED: Final = 256
 _TOPIC_BYTES_MAX: Final = 65_535
 _short_head = Struct(">BBH").pack
 _medium_head = Struct(">BBBH").pack
@@ -274,13 +276,30 @@ def _connack_body(packet: Connack, version: ProtocolVersion) -> bytes:
         raise EncodeError(f"CONNACK refuses with {code} and says that a session is present [MQTT-3.2.2-6]")
     if version == V5:
         head = bytes((packet.session_present,)) + encode_integer(code, 1)
-        return head + encode_properties(packet.properties, PropertyPlace.CONNACK)
+        return head + _connack_properties(packet.properties)
     if code > ConnectReturnCode.NOT_AUTHORIZED:
         if code not in CONNACK_CODES:
             raise EncodeError(f"reason code {code} is not allowed in CONNACK")
         code = to_connect_return_code(ReasonCode(code))
     # The session present flag is not known to 3.1 [MQTT 3.1, 3.2].
     return bytes((packet.session_present and version == ProtocolVersion.V311, code))
+
+
+_as_before = lru_cache(CONNACKS_REMEMBERED)(encode_properties)
+
+
+def _connack_properties(properties: Properties | None) -> bytes:
+    """Most clients are told the same; what is said to one alone is not remembered."""
+    if (
+        properties is None
+        or properties.assigned_client_identifier is not None
+        or properties.authentication_data is not None
+        or properties.response_information is not None
+        or properties.reason_string is not None
+        or properties.user_properties
+    ):
+        return encode_properties(properties, PropertyPlace.CONNACK)
+    return _as_before(properties, PropertyPlace.CONNACK)
 
 
 def _subscribe_body(packet: Subscribe, version: ProtocolVersion) -> bytes:

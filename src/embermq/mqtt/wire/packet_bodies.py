@@ -6,6 +6,7 @@ packet.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final, TypeAlias
 
 from embermq.mqtt.topics.errors import TopicError
@@ -52,6 +53,12 @@ from embermq.mqtt.wire.version import ProtocolVersion, Role
 
 FILTERS_MAX: Final = 20_000
 """Topic filters of one SUBSCRIBE or UNSUBSCRIBE: nobody else gets a turn while they are read and answered."""
+
+REMEMBERED_BYTES_MAX: Final = 32
+"""Of the properties of a CONNECT."""
+BLOCKS_REMEMBERED: Final = 512
+AUTHENTICATION_DATA: Final = b"\x16"
+USER_PROPERTY: Final = b"\x26"
 
 Acknowledgement: TypeAlias = Puback | Pubrec | Pubrel | Pubcomp
 
@@ -101,7 +108,7 @@ def read_connect(data: bytes, position: int, version: ProtocolVersion) -> Connec
     keep_alive_s, position = read_u16(data, position)
     properties: Properties | None = None
     if v5:
-        properties, position = decode_properties(data, position, PropertyPlace.CONNECT)
+        properties, position = _read_connect_properties(data, position)
         _check_authentication(properties)
     client_id, position = read_text(data, position)
     will: Will | None = None
@@ -117,6 +124,21 @@ def read_connect(data: bytes, position: int, version: ProtocolVersion) -> Connec
         password, position = read_binary(data, position)
     _check_end(data, position, "CONNECT")
     return Connect(client_id, version, bool(flags & 0x02), keep_alive_s, username, password, will, properties)
+
+
+def _read_connect_properties(data: bytes, position: int) -> tuple[Properties | None, int]:
+    """Clients of one kind all send the same few bytes; what may be a secret or a client's own is not remembered."""
+    if position < len(data) and data[position] <= REMEMBERED_BYTES_MAX:
+        end = position + 1 + data[position]
+        block = data[position:end]
+        if end <= len(data) and AUTHENTICATION_DATA not in block and USER_PROPERTY not in block:
+            return _as_before(block), end
+    return decode_properties(data, position, PropertyPlace.CONNECT)
+
+
+@lru_cache(BLOCKS_REMEMBERED)
+def _as_before(block: bytes) -> Properties | None:
+    return decode_properties(block, 0, PropertyPlace.CONNECT)[0]
 
 
 def read_connack(data: bytes, version: ProtocolVersion) -> Connack:

@@ -11,7 +11,7 @@ from embermq.mqtt.wire import decoder as decoder_module
 from embermq.mqtt.wire.data_types import encode_varint
 from embermq.mqtt.wire.decoder import PACKET_BYTES_MAX, Decoder
 from embermq.mqtt.wire.encoder import encode
-from embermq.mqtt.wire.errors import PacketTooLarge, UnsupportedVersion
+from embermq.mqtt.wire.errors import MalformedPacket, PacketTooLarge, UnsupportedVersion
 from embermq.mqtt.wire.packet_bodies import FILTERS_MAX
 from embermq.mqtt.wire.packets import Auth, Connack, Connect, Disconnect, Packet, Pingreq, Puback, Publish
 from embermq.mqtt.wire.properties import Properties
@@ -285,3 +285,33 @@ def test_a_packet_may_have_so_many_filters_and_not_one_more(first: bytes, last: 
         found = decoder.feed(first + encode_varint(len(body)) + body)
         assert len(found) == (reason is None)
         assert (decoder.error.reason_code if decoder.error is not None else None) == reason
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        None,
+        Properties(session_expiry_interval=3600),
+        Properties(session_expiry_interval=7200, receive_maximum=5),
+        Properties(user_properties=(("key", "value"),)),
+        Properties(authentication_method="m", authentication_data=b"secret"),
+        Properties(user_properties=(("key", "v" * 60),), session_expiry_interval=1),
+    ],
+)
+def test_properties_of_connect_are_the_same_when_they_are_remembered(properties: Properties | None) -> None:
+    connect = Connect("c", ProtocolVersion.V5, properties=properties)
+    for _ in range(2):
+        decoder = Decoder(Role.SERVER)
+        assert decoder.feed(encode(connect, ProtocolVersion.V5)) == [connect]
+
+
+def test_connect_that_ends_within_its_properties_is_refused_each_time() -> None:
+    whole = encode(
+        Connect("", ProtocolVersion.V5, properties=Properties(session_expiry_interval=3600)),
+        ProtocolVersion.V5,
+    )
+    for size in (11, 12, 15):  # inside the length, the identifier, the value
+        for _ in range(2):
+            decoder = Decoder(Role.SERVER)
+            assert decoder.feed(whole[:1] + bytes((size - 2,)) + whole[2:size]) == []
+            assert isinstance(decoder.error, MalformedPacket)

@@ -164,3 +164,27 @@ def test_return_codes_of_3() -> None:
     )
     failures = [code for code in ReasonCode if code >= 0x80]
     assert all(to_connect_return_code(code) is not ConnectReturnCode.ACCEPTED for code in failures)
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        Properties(receive_maximum=10, assigned_client_identifier="one"),
+        Properties(authentication_data=b"proof", authentication_method="m"),
+        Properties(receive_maximum=10),
+        Properties(receive_maximum=11),
+        Properties(retain_available=False),
+        Properties(reason_string="why"),
+        None,
+    ],
+)
+def test_a_remembered_connack_says_what_a_fresh_one_says(own: Properties | None) -> None:
+    wanted = b"\x00\x00" + encode_properties(own, PropertyPlace.CONNACK)
+    for _ in range(2):
+        assert encode(Connack(False, 0, own), ProtocolVersion.V5)[2:] == wanted
+
+
+def test_a_property_that_connack_may_not_have_is_refused_each_time() -> None:
+    for _ in range(2):
+        with pytest.raises(EncodeError, match="topic_alias is not allowed in CONNACK"):
+            encode(Connack(False, 0, Properties(topic_alias=1)), ProtocolVersion.V5)
