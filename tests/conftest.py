@@ -50,7 +50,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     fuzz.addoption("--fuzz-seed", type=int, default=1, help="which ones (1)")
     fuzz.addoption("--fuzz-replay", default="", metavar="FOLDER", help="send what a failure saved there")
     simulation = parser.getgroup("simulation", "brokers in one process")
-    simulation.addoption("--seeds", type=int, default=60, help="how many seeds (60)")
+    simulation.addoption("--seeds", type=int, default=30, help="how many seeds (30)")
     simulation.addoption("--first-seed", type=int, default=1, help="the first of them (1)")
     parser.addoption(
         "--costs", default="", metavar="FILE", help="write wall and CPU seconds of each test to it"

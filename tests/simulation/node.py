@@ -222,6 +222,8 @@ class Node:
         self.broker: OpenedBroker | None = None
         self.noted: NotedTime | None = None
         """What its disk holds: broker time, as of when it was noted last."""
+        self.stands_by = False
+        """Another node serves: when this one has ended, it is not started again."""
         self.starts = 0
         self.started_s = 0.0
         self.host = Host(self._refuse)
@@ -246,7 +248,12 @@ class Node:
         self.host.is_away = True
         self.broker = None
         self.told(f"{self.process.name} ends")
-        self.loop.call_later(START_AGAIN_S, self.start, context=self.loop.bare)
+        if not self.stands_by:
+            self.loop.call_later(START_AGAIN_S, self._start_again, context=self.loop.bare)
+
+    def _start_again(self) -> None:
+        if not self.stands_by:
+            self.start()
 
     def _serve(self, process: Process) -> None:
         loop = self.loop

@@ -22,7 +22,9 @@ print(World({seed}).run().digest)
 
 def told(outcome: Outcome) -> str:
     """What a person needs who looks into it."""
-    again = f"{sys.executable} -m pytest tests/simulation/test_seeds.py --seeds 1 --first-seed {outcome.seed} -n 0"
+    test = "-k 'takes_over'" if outcome.nodes > 1 else "-k 'not takes_over'"
+    options = f"--seeds 1 --first-seed {outcome.seed} -n 0 {test}"
+    again = f"{sys.executable} -m pytest tests/simulation/test_seeds.py {options}"
     trace = "\n".join(outcome.trace)
     return f"seed {outcome.seed}: {outcome.broken}\nrepeat it: {again}\nwhat happened last:\n{trace}"
 
@@ -34,6 +36,15 @@ def test_nothing_that_was_promised_is_broken(seeds: range) -> None:
         outcome = World(seed).run()
         assert not outcome.broken, told(outcome)
         assert outcome.messages, "nobody has published"
+
+
+@pytest.mark.promise("cluster-16")
+def test_a_node_that_stands_by_takes_over_while_the_other_goes_on_sleeps_or_is_dead(
+    seeds: range,
+) -> None:
+    for seed in seeds:
+        outcome = World(seed, nodes=2).run()
+        assert not outcome.broken, told(outcome)
 
 
 def test_a_seed_is_always_the_same_run() -> None:

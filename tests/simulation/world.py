@@ -53,6 +53,7 @@ class Outcome(Struct, frozen=True):
     that happened, `digest` stands for all of them."""
 
     seed: int
+    nodes: int
     broken: str
     digest: str
     trace: tuple[str, ...]
@@ -63,9 +64,17 @@ class Outcome(Struct, frozen=True):
 
 
 class World:
-    """See the module. `verbose` is told every line of the trace as it happens."""
+    """See the module. `verbose` is told every line of the trace as it happens; `kinds` of faults are the only ones that
+    there are, by their names, instead of those that the seed chooses. Of two `nodes` one stands by."""
 
-    def __init__(self, seed: int, *, verbose: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self,
+        seed: int,
+        *,
+        verbose: Callable[[str], None] | None = None,
+        kinds: tuple[str, ...] = (),
+        nodes: int = 1,
+    ) -> None:
         self.seed = seed
         self.random = Random(f"what happens in {seed}")
         self.loop = SimulatedLoop(Random(f"how long it takes in {seed}"))
@@ -73,15 +82,18 @@ class World:
         self.redis = SimulatedRedis(self.loop.wall_ms)
         self.redis_host = Host(partial(RedisConnection, self.redis))
         self.loop.hosts[REDIS_HOST] = self.redis_host
-        self.node = Node("n1", self.loop, self.log, self.redis)
-        self.node.told = partial(self.tell, "node")
+        self.nodes = [Node(name, self.loop, self.log, self.redis) for name in ("n1", "n2")[:nodes]]
+        for node in self.nodes:
+            node.told = partial(self.tell, "node")
+        self.node = self.nodes[0]
+        """The one that should serve, by the word of a lease."""
         self.oracle = Oracle()
         self.is_rough = True
         self.trace: deque[str] = deque(maxlen=TRACE_LINES)
         self._hash = blake2b(digest_size=8)
         self._verbose = verbose
         self._numbers: dict[str, int] = {}
-        self._faults = self._choose_faults()
+        self._faults = [getattr(self, f"_{kind}") for kind in kinds] or self._choose_faults()
         self._replica: deque[Any] = deque(maxlen=REPLICA_BEHIND)
         self._mended_s = 0.0
         """Until then the broker sends again what Redis has lost."""
@@ -166,6 +178,9 @@ class World:
             self._clock_steps,
             self._slow,
         ]
+        if len(self.nodes) > 1:
+            kinds.remove(self._clock_steps)  # broker time is each node's own
+            return [self._take_over, *self.random.sample(kinds, self.random.randint(1, 3))]
         chosen = self.random.sample(kinds, self.random.randint(1, 4))
         return chosen if self.random.random() < 0.2 else [self._kill, *chosen]
 
@@ -197,6 +212,28 @@ class World:
             return
         process.kill_at = process.steps + self.random.choice((1, 2, 3, 5, 8, 13, 30, 60))
         self.tell("fault", f"{process.name} is killed before step {process.kill_at}")
+
+    def _take_over(self) -> None:
+        """The lease of the node that serves ends: it is asleep, cut off from etcd, or dead, and does not know."""
+        if self.loop.now_s < self._mended_s:
+            return
+        former, self.node = self.node, next(node for node in self.nodes if node is not self.node)
+        process = former.process
+        how = self.random.choice(("goes on", "sleeps", "sleeps", "is dead"))
+        self.tell("fault", f"{self.node.name} takes over from {former.name}, which {how}")
+        former.stands_by, self.node.stands_by = True, False
+        if how == "is dead":
+            process.kill()
+        elif how == "sleeps" and not process.is_dead:
+            process.pause()
+            sleeps_s = self.random.choice((0.05, 0.5, 2.0, 60.0))
+            self.loop.call_later(sleeps_s, process.wake, self.loop, context=self.loop.bare)
+        wait_s = self.random.choice((0.0, 0.01, 0.3))
+        self.loop.call_later(wait_s, self._serve_instead, self.node, context=self.loop.bare)
+
+    def _serve_instead(self, node: Node) -> None:
+        if node is self.node:
+            node.start()
 
     def _redis_restarts(self) -> None:
         self.tell("fault", "redis is started again")
@@ -255,17 +292,20 @@ class World:
             except Exception as error:
                 broken = "".join(traceback.format_exception(error))
             finally:
-                self.node.process.kill()
+                for node in self.nodes:
+                    node.stands_by = True
+                    node.process.kill()
                 self.loop.close()
                 logging.disable(disabled)
         return Outcome(
             self.seed,
+            len(self.nodes),
             broken,
             self._hash.hexdigest(),
             tuple(self.trace),
             self.loop.handled,
             self.oracle.count,
-            self.node.starts,
+            sum(node.starts for node in self.nodes),
             self.loop.now_s,
         )
 
@@ -286,7 +326,8 @@ class World:
     def _calm_down(self) -> None:
         self.tell("world", "nothing goes wrong any more")
         self.is_rough = False
-        self.node.process.kill_at = 0
+        for node in self.nodes:
+            node.process.kill_at = 0
         self._look(self.loop.now_s + CALM_S)
 
     def _look(self, end_s: float) -> None:
