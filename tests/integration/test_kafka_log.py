@@ -519,6 +519,7 @@ def test_what_others_wrote_there_is_passed_over_and_said(
     assert stores.write(records=[record(b"2", "a")]) == Receipt(3, 1)
 
 
+@pytest.mark.in_faults
 def test_too_few_copies_make_a_tick_wait_and_their_return_ends_it(
     kafka_cluster: KafkaCluster, redis_server: RedisServer, tmp_path: Path
 ) -> None:

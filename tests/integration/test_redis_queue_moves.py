@@ -36,7 +36,7 @@ class Killed(Exception):
     """The broker has had as many answers as it gets."""
 
 
-@pytest.fixture(params=["redis_server", "redis_cluster"])
+@pytest.fixture(params=["redis_server", pytest.param("redis_cluster", marks=pytest.mark.in_faults)])
 def stores(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ServersStores]:
     opened = ServersStores(request.getfixturevalue(request.param).url, tmp_path)
     yield opened

@@ -220,6 +220,7 @@ def test_what_does_not_fit_is_refused_and_not_cut(sql_url: str) -> None:
     store.close()
 
 
+@pytest.mark.in_faults
 def test_a_hundred_thousand_accounts_are_imported_soon(sql_url: str) -> None:
     users = (User(f"user-{number}", "x" * 97, ClientType.DEVICE, False, 0) for number in range(IMPORTED))
     with closing(open_sql_users(sql_url)) as store:

@@ -200,6 +200,7 @@ def check_compaction(cluster: Cluster, settings: DriverSettings, tmp_path: Path,
     wait_until(lambda: applications_done(cluster) == done + 1, START_S, "the cluster has done it")
 
 
+@pytest.mark.in_faults
 @pytest.mark.timeout(900)
 @pytest.mark.promise("pipeline-15", "pipeline-13")
 def test_spark_submit_without_the_data_directory_of_a_broker(
