@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from queue import SimpleQueue
 from threading import Event, Lock, Thread
@@ -26,6 +26,8 @@ from embermq.ports.peer_logs import PeerLog, PeerRecords, Take
 PIECE_RECORDS = 500
 PIECE_BYTES = 4 * 1024 * 1024
 """A piece ends behind the record with which it has as much."""
+SKIPPED = 1
+"""Offsets in a row without a record are usual: the end of a transaction."""
 RETRY_S = 0.1
 LOOK_S = 1.0
 """Between two looks for a log that is not there yet, or that may go on in another partition."""
@@ -47,6 +49,8 @@ class KafkaPeerLog(PeerLog):
         self._closing = Event()
         self._thread: Thread | None = None
         self._reader: PartitionReader | None = None
+        self._at = 0
+        """Where the next record is to be: what is below has been taken, whatever becomes of the reading."""
         self._failing = ""
         self._said = _Progress(address, settings, self._admin)
         self._asked: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
@@ -58,7 +62,8 @@ class KafkaPeerLog(PeerLog):
         """Who waits for that to be so high."""
 
     def start(self, at: int, take: Take) -> None:
-        self._thread = Thread(target=self._run, args=(at, take), name=f"kafka {self._topic}", daemon=True)
+        self._at = at
+        self._thread = Thread(target=self._run, args=(take,), name=f"kafka {self._topic}", daemon=True)
         self._thread.start()
         self._asking = Thread(target=self._answer, name=f"kafka end of {self._topic}", daemon=True)
         self._asking.start()
@@ -84,12 +89,12 @@ class KafkaPeerLog(PeerLog):
 
     # On the thread
 
-    def _run(self, at: int, take: Take) -> None:
+    def _run(self, take: Take) -> None:
         while not self._closing.is_set():
             try:
                 partitions = self._partitions()
-                if partitions > partition_of(at):
-                    at = self._follow(at, partitions, take)
+                if partitions > partition_of(self._at):
+                    self._follow(partitions, take)
                     continue
             except StoreError as error:
                 self._note(str(error))
@@ -111,7 +116,7 @@ class KafkaPeerLog(PeerLog):
                     count = self._partitions()
                     if count and asker is None:
                         asker = PartitionReader(self._address, self._settings, self._topic, reads_ahead=False)
-                    end = position_of(count - 1, asker.offsets(count)[1][count - 1]) if asker and count else 0
+                    end = _end_of(asker.offsets(count)[1]) if asker and count else 0
                 except StoreError:
                     self._closing.wait(RETRY_S)
                 else:
@@ -130,7 +135,7 @@ class KafkaPeerLog(PeerLog):
 
     def _is_read(self, to: int) -> None:
         with self._lock:
-            self._read_to = to
+            to = self._read_to = max(self._read_to, to)  # an end is told once
             there = [then for end, then in self._catching_up if end <= to]
             self._catching_up = [entry for entry in self._catching_up if entry[0] > to]
         for then in there:
@@ -147,13 +152,13 @@ class KafkaPeerLog(PeerLog):
         found = topics.get(self._topic)
         return 0 if found is None or found.error is not None else len(found.partitions)
 
-    def _follow(self, at: int, partitions: int, take: Take) -> int:
-        """Read one partition until it gets nothing more; returns where to go on."""
-        partition = partition_of(at)
+    def _follow(self, partitions: int, take: Take) -> None:
+        """Read one partition until the log goes on in the next one."""
+        partition = partition_of(self._at)
         if self._reader is None:
             self._reader = PartitionReader(self._address, self._settings, self._topic, reads_ahead=True)
         reader = self._reader
-        reader.at({partition: offset_of(at)})
+        reader.at({partition: offset_of(self._at)})
         while not self._closing.is_set():
             try:
                 found = list(reader.consume(PIECE_RECORDS))
@@ -161,19 +166,20 @@ class KafkaPeerLog(PeerLog):
                 found = []  # nothing is new for long, or it does not answer, which this question tells
                 partitions = self._partitions()
             self._failing = ""
-            before = at
-            at, read_to = self._take_all(found, at, take)
-            self._is_read(max(at, read_to))
-            if at == before and partitions > partition + 1 and self._is_over(reader, at):
-                return position_of(partition + 1, 0)
-        return at
+            before = self._at
+            read_to = self._take_all(found, reader, take)
+            self._is_read(max(self._at, read_to))
+            if self._at == before and partitions > partition + 1 and self._is_over(reader):
+                self._at = position_of(partition + 1, 0)
+                return
 
-    def _take_all(self, found: list[Message], at: int, take: Take) -> tuple[int, int]:
-        """Returns where the next record is to be, and how far the log was read: that may be behind the end of a
-        transaction, where its writer sees no record."""
-        partition, read_to = partition_of(at), at
+    def _take_all(self, found: list[Message], reader: PartitionReader, take: Take) -> int:
+        """Returns how far the log was read: that may be behind the end of a transaction, where its writer sees no
+        record."""
+        partition = partition_of(self._at)
+        at = read_to = self._at
         records: list[tuple[int, bytes]] = []
-        begun, size = at, 0
+        size = 0
         for message in found:
             here = position_of(partition, message.offset() or 0)
             if message.partition() != partition or here < at:
@@ -181,24 +187,45 @@ class KafkaPeerLog(PeerLog):
             if is_end(message):
                 read_to = here
                 continue
+            if here > at + SKIPPED:
+                self._look_for_loss(reader, at)
             at = here + 1
             frame = self._frame(message)
             if frame is not None:
                 records.append((here, frame))
                 size += len(frame)
             if size >= PIECE_BYTES:
-                take(PeerRecords(records, at))
-                records, begun, size = [], at, 0
-        if at > begun:
-            take(PeerRecords(records, at))
-        return at, read_to
+                self._hand_over(records, at, take)
+                records, size = [], 0
+        self._hand_over(records, at, take)
+        return read_to
 
-    def _is_over(self, reader: PartitionReader, at: int) -> bool:
-        """Whether the writer has gone on in the next partition, and this one has been read. The last offset may be the
-        end of a transaction."""
-        partition = partition_of(at)
+    def _hand_over(self, records: list[tuple[int, bytes]], end: int, take: Take) -> None:
+        if end > self._at:
+            take(PeerRecords(records, end))
+            self._at = end
+
+    def _look_for_loss(self, reader: PartitionReader, at: int) -> None:
+        """Say so when the log does not have any more what was to be read next. Raises StoreError."""
+        partition, offset = partition_of(at), offset_of(at)
+        lows, _ = reader.offsets(partition + 1)
+        if lows[partition] > offset:
+            LOG.error(
+                "topic %s, partition %s: offsets %s to %s were deleted before this node has read them: messages to its "
+                "sessions may be lost",
+                self._topic,
+                partition,
+                offset,
+                lows[partition] - 1,
+            )
+
+    def _is_over(self, reader: PartitionReader) -> bool:
+        """Whether the writer has gone on in the next partition, and this one has been read: to its end, which may be
+        behind ends of transactions, or of what it has still."""
+        partition = partition_of(self._at)
         _, ends = reader.offsets(partition + 2)
-        return ends[partition + 1] > 0 and offset_of(at) >= ends[partition] - 1
+        read_to = max(self._at, self._read_to)
+        return ends[partition + 1] > 0 and offset_of(read_to) >= ends[partition] - 1
 
     def _frame(self, message: Message) -> bytes | None:
         try:
@@ -212,6 +239,12 @@ class KafkaPeerLog(PeerLog):
                 error,
             )
             return None
+
+
+def _end_of(ends: Mapping[int, int]) -> int:
+    """Of a log with these partitions: the last one may have been begun and not have a record yet."""
+    written = [partition for partition, end in ends.items() if end]
+    return position_of(written[-1], ends[written[-1]]) if written else 0
 
 
 class _Progress:
