@@ -28,7 +28,7 @@ Served = Callable[[ConnectionSlot, Address | None], asyncio.Protocol]
 class ClientDoor(asyncio.Protocol):
     """Of one connection. Past the CONNECT, bytes are handed on as they are."""
 
-    closing = paused = False
+    paused = False
     """It writes nothing of its own but a refusal."""
 
     def __init__(
@@ -52,8 +52,8 @@ class ClientDoor(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self.home: tuple[int, Address] | None = None
         """The slot and the node that it was handed to."""
-        self._is_over = False
-        """Its node has ended the connection; the client reads what it was sent and ends its own side."""
+        self.closing = False
+        """Nothing more is said to the client; it reads what it was sent and ends its own side."""
         self.peer = ""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -73,7 +73,7 @@ class ClientDoor(asyncio.Protocol):
         if self._far is not None:
             self._far.write(data)
             return
-        if self._is_over:
+        if self.closing:
             return
         self._held += data
         if self._calling is not None:
@@ -117,7 +117,7 @@ class ClientDoor(asyncio.Protocol):
         self._door.refused(self.peer, why)
         if self._transport is not None:
             self._transport.write(encode(packet, connect.version))
-            self._transport.close()
+            self._end(self._transport)
 
     async def _call(self, connect: Connect, slot: int, address: Address) -> None:
         try:
@@ -133,10 +133,10 @@ class ClientDoor(asyncio.Protocol):
         self._far = far
         for each in (far, transport):
             each.set_write_buffer_limits(high=BUFFER_BYTES)
+        transport.resume_reading()  # before anything is written, which may be too much for the node
         far.write(encode_introduction(self._introduce(slot, transport), nonce, self._homes.secret()))
         far.write(bytes(self._held))
         self._held.clear()
-        transport.resume_reading()
 
     def _introduce(self, slot: int, transport: asyncio.Transport) -> Introduced:
         visitor = self._door.visitor(self._source, transport)
@@ -166,15 +166,18 @@ class ClientDoor(asyncio.Protocol):
 
     def far_ended(self) -> None:
         """Its node sends nothing more; what is on its way to the client is still sent."""
-        self._far, self._is_over = None, True
-        transport = self._transport
-        if transport is None or transport.is_closing():
-            return
+        self._far = None
+        if self._transport is not None and not self._transport.is_closing():
+            self._end(self._transport)
+
+    def _end(self, transport: asyncio.Transport) -> None:
+        """Leave it to the client to end the connection, for a while."""
+        self.closing = True
+        self._timer = asyncio.get_running_loop().call_later(CLOSE_MS / 1000, self.abort)
         if transport.can_write_eof():
             # To close at once would take back what the client has not read, if anything of its own is unread.
             transport.write_eof()
             transport.resume_reading()
-            self._timer = asyncio.get_running_loop().call_later(CLOSE_MS / 1000, self.abort)
         else:
             transport.close()
 
