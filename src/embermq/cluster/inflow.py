@@ -26,8 +26,10 @@ from embermq.formats.log_record import (
     slot_in,
 )
 from embermq.intake.publishing import HELD_UP, Publishing
+from embermq.model.message import Message
 from embermq.ports.peer_logs import PeerRecords
 from embermq.routing.retain_order import RetainOrder
+from embermq.routing.router import NO_MATCH
 from embermq.sessions.state import BrokerState
 from embermq.sessions.tick import Accepted, Copied
 
@@ -46,6 +48,8 @@ class _Piece(Struct):
     found: PeerRecords
     then: Callable[[], None]
     next: int = 0
+    seen: int = 0
+    """All before this index have been taken once: whoever keeps nothing has got them."""
     is_recorded: bool = False
     back: int = NOWHERE
     """The first position whose record could not be stored."""
@@ -101,6 +105,7 @@ class Inflow:
                 state.timers.at(state.tick.now_ms + RETRY_MS, partial(self._go_on, piece))
                 return
             piece.next += 1
+            piece.seen = max(piece.seen, piece.next)
         if piece.is_recorded:
             self._state.tick.batch.after_log.append(partial(self._recorded, piece))
         else:
@@ -126,17 +131,19 @@ class Inflow:
         record = _own_record(state, frame, f"position {position} of slot {slot}")
         if record is None:
             return True
-        message = record.message
-        if message.is_expired(state.tick.now_ms):
-            return True
-        match = state.router.match(message.topic)
+        message, is_again = record.message, piece.next < piece.seen
+        retain = message.retain and self._order.is_newer(message, slot)
+        match = NO_MATCH
+        if not message.is_expired(state.tick.now_ms):
+            match = state.router.match(message.topic)
+        elif retain:  # the one before it is over all the same
+            message = replace(message, payload=b"", expires_ms=0, properties=None)
         if match.no_local:
             match = state.router.match_for(message.topic, message.publisher)
-        retain = message.retain and self._order.is_newer(message, slot)
         if retain and not self._publishing.refusing.has_room(message):
             retain = False
         if not (retain or match.durable or match.applications or match.groups):
-            if match.direct:
+            if match.direct and not is_again:
                 self.delivered += 1
                 self._publishing.deliver_now(Accepted(message, b"", match, None, 0))
             return True
@@ -144,7 +151,8 @@ class Inflow:
             message = replace(message, retain=False)
         carried = (field for field in record.unknown_fields if field[0] != FIELD_REPLAYED)
         fields = (*carried, slot_field(slot, position))
-        refusal = self._publishing.accept_operators(message, Copied(position, fields, piece.take_back), match)
+        copied = Copied(position, fields, piece.take_back, is_again)
+        refusal = self._publishing.accept_operators(message, copied, match)
         if refusal is HELD_UP:
             return False
         if refusal is None:
@@ -160,7 +168,17 @@ def _own_record(state: BrokerState, frame: bytes, where: str) -> LogRecord | Non
     record = state.damaged.decode(frame, where)
     if record is None or is_addressed(record) or slot_in(record) is not None:
         return None
-    return record
+    message = _in_own_time(state, record.message)
+    return record if message is record.message else replace(record, message=message)
+
+
+def _in_own_time(state: BrokerState, message: Message) -> Message:
+    """Its deadline by the clock of this broker: the times of two have only dates in common."""
+    tick, properties = state.tick, message.properties
+    interval_s = None if properties is None else properties.message_expiry_interval
+    if interval_s is None or not message.accepted_ms or tick.offset_ms is None:
+        return message
+    return replace(message, expires_ms=tick.from_date(message.accepted_ms + interval_s * 1000))
 
 
 def _held(state: BrokerState, slot: int, topic: str) -> tuple[int, int] | None:

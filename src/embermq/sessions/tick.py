@@ -87,12 +87,13 @@ class Asked(Struct):
 
 class Copied(Struct, frozen=True):
     """A message from this position of another node's log. `back` is told the position when its tick could not be
-    stored: it is taken once more. `fields` are carried in its record."""
+    stored: it is taken once more. `fields` are carried in its record. Once `is_repeated`, those who keep nothing have
+    got it."""
 
     position: int
     fields: RecordFields
     back: Callable[[int], None]
-    is_repeated: ClassVar[bool] = False
+    is_repeated: bool = False
 
     def refused(self, _: tuple[dict[str, int], ...], __: PublishRefusal) -> None:
         """Its tick could not be stored."""

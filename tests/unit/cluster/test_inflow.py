@@ -17,6 +17,7 @@ from embermq.formats.log_record import (
 )
 from embermq.model.message import Message
 from embermq.mqtt.wire.packets import Suback, Subscribe, Subscription
+from embermq.mqtt.wire.properties import Properties
 from embermq.ports.errors import StoreFull
 from embermq.ports.peer_logs import PeerRecords
 from embermq.sessions.durable_queues import OffsetFound
@@ -117,6 +118,55 @@ def test_what_the_log_refuses_is_taken_again_in_its_order() -> None:
     assert kept.payloads == [b"1", b"2", b"3"]
     assert [record.message.retain for record in node.log()] == [False, False, True]
     assert (node.noted[0][1], node.taken) == (3, 1)
+
+
+def test_who_keeps_nothing_gets_once_what_is_taken_again() -> None:
+    node = Node()
+    node.hand.keeps("kept").subscribes("t")
+    passing = node.hand.connects("passing")
+    for topic in ("t", "u"):
+        passing.subscribes(topic)
+    node.hand.failures = [StoreFull("no room")]
+    node.take(frame(b"1"), frame(b"2", topic="u", qos=2), frame(b"3", qos=2))
+    node.hand.settle()
+    assert sorted(passing.payloads) == [b"1", b"2", b"3"]
+    assert node.copies() == [(b"1", (THERE, 0)), (b"3", (THERE, 2))]
+
+
+def expiring(
+    payload: bytes, at_ms: int, interval_s: int, *, ahead_ms: int = 0, retain: bool = False
+) -> bytes:
+    """From a node whose own time is that much ahead."""
+    properties = Properties(message_expiry_interval=interval_s)
+    deadline_ms = at_ms + ahead_ms + interval_s * 1000
+    return encode_record(Message("t", payload, 1, retain, "p", 5, at_ms, deadline_ms, properties))
+
+
+def test_a_message_expires_by_the_date_whatever_the_time_of_its_own_node_is() -> None:
+    node = Node()
+    kept = node.hand.keeps("kept")
+    kept.subscribes("t")
+    now_ms = node.hand.state.tick.date_ms
+    node.take(
+        expiring(b"over", now_ms - 20_000, 10, ahead_ms=3_600_000),
+        expiring(b"fresh", now_ms, 10, ahead_ms=-3_600_000),
+    )
+    node.hand.settle()
+    assert kept.payloads == [b"fresh"]
+
+
+def test_a_retained_message_that_came_too_late_is_the_end_of_the_one_before() -> None:
+    node = Node()
+    now_ms = node.hand.state.tick.date_ms
+    client = node.hand.keeps("kept")
+    client.subscribes("t")
+    node.take(
+        frame(b"before", retain=True, at_ms=now_ms - 30_000),
+        expiring(b"over", now_ms - 20_000, 10, retain=True),
+    )
+    node.hand.settle()
+    assert retained(node) is None
+    assert client.payloads == [b"before"]
 
 
 def test_a_log_that_takes_nothing_now_is_waited_for() -> None:
