@@ -1,4 +1,4 @@
-"""What the log of a running broker says of its clients, as JSON lines."""
+"""What a running broker says of its clients, in the log and to clients that have the right to hear it."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ FORGED = 'x\n{"event": "connected", "user": "root"}\r\n2026-01-01T00:00:00.000+0
 STRANGERS = 300
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00")
 RULES = '[[rule]]\nallow = ["publish", "read"]\nuser = "ann"\ntopics = "ann/#"\n'
+OWN_RULE = '[[rule]]\nallow = "read"\nuser = "ops"\ntopics = "$SYS/events/#"\n'
 
 
 class Broker(BrokerProcess):
@@ -32,9 +33,9 @@ class Broker(BrokerProcess):
 
     def __init__(self, folder: Path) -> None:
         rules = folder / "rules.toml"
-        rules.write_text(RULES)
+        rules.write_text(RULES + OWN_RULE)
         super().__init__(folder / "data", settings={"logging.format": "json", "authorization.rules": rules})
-        add_users(self.data_dir, "ann")
+        add_users(self.data_dir, "ann", "ops")
 
     def dial(self) -> RawClient:
         return RawClient(dial(self.port))
@@ -94,6 +95,27 @@ def test_who_came_who_left_and_who_was_refused_what(broker: Broker) -> None:
     assert (failed["user"], failed["reason"]) == ("ann", "wrong password, or no such account")
     printed = broker.output_from(0)
     assert SECRET not in printed and PASSWORD not in printed
+
+
+def test_events_as_messages_for_whom_a_rule_names_them(broker: Broker) -> None:
+    ops = broker.dial()
+    assert ops.enter("watch", username="ops", password=PASSWORD) == ReasonCode.SUCCESS
+    ops.send(encode(Subscribe(1, (Subscription("$SYS/events/#", 1), Subscription("$SYS/#", 1))), V5))
+    assert ops.expect(Suback).reason_codes == (1, ReasonCode.NOT_AUTHORIZED)
+    ann = broker.dial()
+    assert ann.enter("c1", username="ann", password=PASSWORD) == ReasonCode.SUCCESS
+    ann.send(encode(Subscribe(1, (Subscription("$SYS/events/#", 1),)), V5))
+    assert ann.expect(Suback).reason_codes == (ReasonCode.NOT_AUTHORIZED,)
+    ann.close()
+    told = [ops.expect(Publish) for _ in range(4)]
+    assert {(one.qos, one.retain) for one in told} == {(0, False)}
+    kinds = ["denied", "connected", "denied", "disconnected"]  # the first is its own
+    assert [one.topic for one in told] == [f"$SYS/events/{kind}" for kind in kinds]
+    came, denied, left = (json.loads(one.payload) for one in told[1:])
+    assert TIME.fullmatch(came["time"]) and (came["client_id"], came["user"]) == ("c1", "ann")
+    assert (denied["topic"], denied["code"]) == ("$SYS/events/#", "0x87")
+    assert left["reason"] == "the client closed the connection without DISCONNECT"
+    ops.close()
 
 
 def test_no_client_writes_a_line_and_a_flood_is_counted(broker: Broker) -> None:

@@ -16,7 +16,8 @@ from typing import TypeVar
 
 import msgspec
 
-from embermq.access.authorization.rules import ON_CLIENT_IDS, Action, Principal
+from embermq.access.authorization.rule_set import RuleSet
+from embermq.access.authorization.rules import GUARDED, ON_CLIENT_IDS, Action, Principal
 from embermq.admin.access import ApiToken
 from embermq.admin.access_values import (
     AccountAsked,
@@ -172,6 +173,8 @@ class RulesAsked:
         rules, action = self._state.rules, asked.action
         principal = Principal(asked.user, asked.client_id, asked.certificate)
         topic = self._topic(asked)
+        if rules is None and topic.startswith(GUARDED):
+            rules = RuleSet((), no_match_allows=True)
         if rules is None:
             return Checked(allowed=True, rule=None, why="there are no rules: everybody may do everything")
         if action is Action.CONNECT:

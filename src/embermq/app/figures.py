@@ -20,7 +20,7 @@ from embermq.edge.mqtt_server import MqttServer
 from embermq.edge.tick_loop import TickLoop
 from embermq.model.counters import Counters
 from embermq.model.durations import DurationCounts, quantile_s
-from embermq.observability.client_events import fields_of
+from embermq.observability.client_events import fields_of, time_text
 from embermq.pipeline.status import PipelineStatus
 from embermq.queues.mqtt.mqtt_queues import MqttQueues
 from embermq.sessions.client_events import ClientEvent
@@ -85,7 +85,7 @@ class Figures:
     def tell(self, event: ClientEvent) -> None:
         """Hand a client's event to who follows."""
         if self.stream.wants(CLIENT):
-            self.stream.publish(CLIENT, {"time": _text(datetime.now(UTC)), **fields_of(event)})
+            self.stream.publish(CLIENT, {"time": time_text(), **fields_of(event)})
 
     def history(self) -> Sequence[BrokerFigures]:
         """See `BrokerSource`."""

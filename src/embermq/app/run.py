@@ -56,7 +56,7 @@ from embermq.edge.mqtt_server import MqttServer
 from embermq.edge.settings import API_KINDS, Address, UnixAddress
 from embermq.edge.tick_loop import TickLoop
 from embermq.edge.tls import TlsFileError
-from embermq.observability.client_events import ClientEventLog
+from embermq.observability.client_events import LimitedEvents, LogSink, TopicSink
 from embermq.observability.logs import configure_logging
 from embermq.ports.errors import StoreError, TakenOver
 from embermq.ports.users import Users
@@ -142,7 +142,7 @@ class _Parts(Struct):
     figures: Figures
     control: ControlSide
     queues: QueueAdmin
-    events: ClientEventLog
+    events: LimitedEvents
 
 
 def _make_parts(
@@ -177,14 +177,16 @@ def _make_parts(
     )
     if homes is not None:
         homes.divide(embedded.broker.state)
-    events = ClientEventLog(settings.logging.client_events_rate_max, loop)
+    rate_max = settings.logging.client_events_rate_max
+    events = LimitedEvents(LogSink(), rate_max, loop)
+    messages = LimitedEvents(TopicSink(embedded.broker.events), rate_max, loop)
     authentication.watch(partial(_expel, embedded, ticks))
     supervisor = _supervisor(settings, data_dir)
     service = BrokerService(
         settings, data_dir, embedded=embedded, ticks=ticks, server=server, supervisor=supervisor
     )
     figures = Figures(settings, embedded, ticks, server, service)
-    embedded.broker.state.tell = partial(_tell, (events.tell, figures.tell))
+    embedded.broker.state.tell = partial(_tell, (events.tell, messages.tell, figures.tell))
     control = ControlSide(data_dir)
     queues = QueueAdmin(settings, data_dir, embedded.broker.state, ticks)
     service.queues = queues.desk

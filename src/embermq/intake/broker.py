@@ -6,6 +6,7 @@ from typing import Any
 from embermq.access.authentication.identity import Identity
 from embermq.access.authorization.rule_set import RuleSet
 from embermq.formats.log_record import RecordError
+from embermq.intake.event_topics import EventTopics
 from embermq.intake.publishing import Publishing
 from embermq.intake.system_topics import SystemTopics
 from embermq.model.client_type import ClientType
@@ -53,6 +54,7 @@ class Broker:
         self.subscribing = Subscribing(state)
         self.wills = Wills(state, self.publishing)
         self.system = SystemTopics(state, self.publishing)
+        self.events = EventTopics(state, self.publishing)
         self.connecting = Connecting(
             state, self.wills, holding, self.publishing.refusing.objection_to_will, self._opened
         )

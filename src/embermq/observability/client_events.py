@@ -1,4 +1,4 @@
-"""Client events as log lines, as many a second as the settings allow.
+"""Client events as log lines and as messages, as many a second as the settings allow.
 
 One client, or one address of clients that have not proved who they are, gets a tenth of that, so that it cannot hide
 what others do.
@@ -6,7 +6,10 @@ what others do.
 
 import asyncio
 import logging
+from datetime import UTC, datetime
+from typing import Protocol
 
+import msgspec
 from msgspec import Struct, field
 
 from embermq.sessions.client_events import ClientEvent, EventKind
@@ -30,10 +33,27 @@ class _Rate(Struct):
     """Has `told` entries at most."""
 
 
-class ClientEventLog:
-    """Told of events on the event loop."""
+class EventSink(Protocol):
+    """Where client events go."""
 
-    def __init__(self, rate_max: int, loop: asyncio.AbstractEventLoop) -> None:
+    def wants(self, kind: EventKind) -> bool:
+        """Whether anybody looks there at this kind: else nothing is made or counted."""
+        ...
+
+    def write(self, event: ClientEvent) -> None:
+        """One that the rate admits."""
+        ...
+
+    def left_out(self, kind: EventKind, count: int) -> None:
+        """So many that it did not."""
+        ...
+
+
+class LimitedEvents:
+    """Told of events on the event loop; hands on to a sink as many of each kind a second as `rate_max`."""
+
+    def __init__(self, sink: EventSink, rate_max: int, loop: asyncio.AbstractEventLoop) -> None:
+        self._sink = sink
         self._rate_max = rate_max
         self._source_max = max(1, rate_max // SOURCE_SHARE)
         self._loop = loop
@@ -42,11 +62,11 @@ class ClientEventLog:
         self._report: asyncio.TimerHandle | None = None
 
     def tell(self, event: ClientEvent) -> None:
-        """Log the event, or count it as left out."""
-        if not self._rate_max or not LOG.isEnabledFor(logging.INFO):
+        """Hand the event on, or count it as left out."""
+        if not self._rate_max or not self._sink.wants(event.kind):
             return
         if self._admits(event):
-            LOG.info("client %s", event.kind.value, extra=fields_of(event))
+            self._sink.write(event)
             return
         self._left_out[event.kind] = self._left_out.get(event.kind, 0) + 1
         if self._report is None:
@@ -71,7 +91,7 @@ class ClientEventLog:
         self._report = None
         left_out, self._left_out = self._left_out, {}
         for kind, count in left_out.items():
-            LOG.info("client events left out", extra={"event": kind.value, "left_out": count})
+            self._sink.left_out(kind, count)
 
     def close(self) -> None:
         """Say what was left out last."""
@@ -80,8 +100,63 @@ class ClientEventLog:
             self._say_left_out()
 
 
+class LogSink:
+    """Lines of the log."""
+
+    def wants(self, kind: EventKind) -> bool:
+        """As the level says."""
+        return LOG.isEnabledFor(logging.INFO)
+
+    def write(self, event: ClientEvent) -> None:
+        """One line."""
+        LOG.info("client %s", event.kind.value, extra=fields_of(event))
+
+    def left_out(self, kind: EventKind, count: int) -> None:
+        """One line."""
+        LOG.info("client events left out", extra={"event": kind.value, "left_out": count})
+
+
+class Topics(Protocol):
+    """Messages below `$SYS/events/`, implemented in intake."""
+
+    def is_wanted(self, name: str) -> bool: ...
+
+    def tell(self, name: str, payload: bytes) -> None: ...
+
+
+class TopicSink:
+    """Messages: an object of JSON below `$SYS/events/<kind>` each."""
+
+    def __init__(self, topics: Topics) -> None:
+        self._topics = topics
+
+    def wants(self, kind: EventKind) -> bool:
+        """Whether somebody has subscribed to the kind."""
+        return self._topics.is_wanted(_level(kind))
+
+    def write(self, event: ClientEvent) -> None:
+        """One message."""
+        self._tell(_level(event.kind), fields_of(event))
+
+    def left_out(self, kind: EventKind, count: int) -> None:
+        """One message, with those of the same kind."""
+        self._tell(_level(kind), {"event": kind.value, "left_out": count})
+
+    def _tell(self, name: str, fields: dict[str, object]) -> None:
+        self._topics.tell(name, msgspec.json.encode({"time": time_text(), **fields}))
+
+
+def _level(kind: EventKind) -> str:
+    return kind.value.replace(" ", "_")
+
+
+def time_text() -> str:
+    """The present moment, as events tell it."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
 def fields_of(event: ClientEvent) -> dict[str, object]:
-    """What is known of the event, by the names under which it is logged; texts are shortened, and a token is none of
+    """What is known of the event, by the names under which it is told; texts are shortened, and a token is none of
     them."""
     texts = {
         "client_id": event.client_id,

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from embermq.access.authorization.rule_set import Permissions, RuleSet
-from embermq.access.authorization.rules import Principal
+from embermq.access.authorization.rules import EVENTS_PREFIX, Principal
 from embermq.access.authorization.settings import AuthorizationSettings
 from embermq.access.bans import NOBODY
 from embermq.formats.application_logs import ApplicationLogNames
@@ -146,6 +146,13 @@ class BrokerState:
         if self.rules is None:
             return None
         return Permissions(self.rules, principal, CACHED_TOPICS_MAX)
+
+    def may_subscribe(self, permissions: Permissions | None, topic_filter: str) -> bool:
+        """Whether a client with these permissions may, to a valid filter without `$share/<group>/`. Without rules only
+        what needs a rule of its own is denied."""
+        if permissions is None:
+            return not topic_filter.startswith(EVENTS_PREFIX)
+        return permissions.may_subscribe(topic_filter)
 
     @property
     def shared_logs(self) -> SharedLogs | None:

@@ -91,7 +91,7 @@ class Subscribing:
                 place is not None
                 and not place[1].startswith(QUEUE_PREFIX)
                 and self._unavailable((asked,)) is None
-                and (session.permissions is None or session.permissions.may_subscribe(place[1]))
+                and self._state.may_subscribe(session.permissions, place[1])
             ):
                 filters.add(place[1])
         return sorted(filters)
@@ -186,7 +186,7 @@ class Subscribing:
             return (ReasonCode.TOPIC_FILTER_INVALID if v5 else V3_FAILURE), NOT_TAKEN
         if text := self._over_limit(session, asked.topic_filter):
             return (ReasonCode.QUOTA_EXCEEDED if v5 else V3_FAILURE), text
-        if session.permissions is not None and not session.permissions.may_subscribe(place[1]):
+        if not self._state.may_subscribe(session.permissions, place[1]):
             self._state.counters.subscriptions_denied += 1
             event = link.event(EventKind.DENIED, DENIED, ReasonCode.NOT_AUTHORIZED, topic=asked.topic_filter)
             self._state.tell(event)

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any, cast
 
 import pytest
 
-from embermq.observability.client_events import REPORT_S, TEXT_CHARACTERS_MAX, ClientEventLog
+from embermq.observability.client_events import (
+    REPORT_S,
+    TEXT_CHARACTERS_MAX,
+    LimitedEvents,
+    LogSink,
+    TopicSink,
+)
 from embermq.sessions.client_events import ClientEvent, EventKind
 
 RATE = 100
@@ -52,8 +60,8 @@ def told(caplog: pytest.LogCaptureFixture) -> Callable[[], list[dict[str, Any]]]
     return take
 
 
-def made(loop: HandLoop, rate_max: int = RATE) -> ClientEventLog:
-    return ClientEventLog(rate_max, cast(asyncio.AbstractEventLoop, loop))
+def made(loop: HandLoop, rate_max: int = RATE) -> LimitedEvents:
+    return LimitedEvents(LogSink(), rate_max, cast(asyncio.AbstractEventLoop, loop))
 
 
 def test_so_many_a_second_of_each_kind_and_a_count_of_the_others(
@@ -110,3 +118,38 @@ def test_tokens_are_not_logged_and_long_names_not_whole(told: Callable[[], list[
     log.tell(event(EventKind.CONNECTED, user="eyJhbGciOiJIUzI1NiJ9.e30.s3cret"))
     log.tell(event(EventKind.CONNECTED, user="x" * 65_535))
     assert [line["user"] for line in told()] == ["(a token)", "x" * TEXT_CHARACTERS_MAX + "…"]
+
+
+class Topics:
+    """Messages below `$SYS/events/` of a test."""
+
+    def __init__(self, wanted: set[str]) -> None:
+        self.wanted = wanted
+        self.told: list[tuple[str, dict[str, Any]]] = []
+
+    def is_wanted(self, name: str) -> bool:
+        return name in self.wanted
+
+    def tell(self, name: str, payload: bytes) -> None:
+        self.told.append((name, json.loads(payload)))
+
+
+def test_messages_at_the_same_rate_and_of_what_somebody_wants_alone() -> None:
+    loop, topics = HandLoop(), Topics({"login_failed"})
+    events = LimitedEvents(TopicSink(topics), RATE, cast(asyncio.AbstractEventLoop, loop))
+    for number in range(RATE + 7):
+        events.tell(event(EventKind.LOGIN_FAILED, number, user="ann"))
+        events.tell(event(EventKind.CONNECTED, number))
+    assert len(topics.told) == RATE
+    name, fields = topics.told[0]
+    assert name == "login_failed" and datetime.fromisoformat(fields.pop("time")).tzinfo is not None
+    assert fields == {
+        "event": "login failed",
+        "client_id": "c0",
+        "user": "ann",
+        "peer": "192.0.2.0:1",
+        "listener": "l",
+    }
+    loop.later.pop()()
+    name, fields = topics.told[-1]
+    assert (name, fields["event"], fields["left_out"]) == ("login_failed", "login failed", 7)

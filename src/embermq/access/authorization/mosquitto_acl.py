@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from embermq.access.authorization.errors import RulesError
 from embermq.access.authorization.patterns import Names, check_filter, read_names
-from embermq.access.authorization.rules import Action, Rule, RulePosition
+from embermq.access.authorization.rules import EVENTS_PREFIX, Action, Rule, RulePosition
 from embermq.mqtt.topics.errors import TopicError
 from embermq.mqtt.topics.names import shown
 
@@ -49,7 +49,8 @@ def read_mosquitto_acl(text: str, file: str) -> list[Rule]:
         else:
             raise RulesError(place, f"{shown(kind)} is not topic, user or pattern")
     subscribe = Rule(True, frozenset({Action.SUBSCRIBE}), RulePosition(file, 0))
-    return [*_denials_first(topics), *_no_wildcards(patterns), *_denials_first(patterns), subscribe]
+    events = replace(subscribe, filters=(f"{EVENTS_PREFIX}#",))
+    return [*_denials_first(topics), *_no_wildcards(patterns), *_denials_first(patterns), subscribe, events]
 
 
 def _rule(kind: str, rest: str, place: RulePosition) -> Rule:

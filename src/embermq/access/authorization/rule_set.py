@@ -7,7 +7,15 @@ from collections.abc import Iterable
 from msgspec import Struct
 
 from embermq.access.authorization.patterns import fill_in, has_placeholder, widest
-from embermq.access.authorization.rules import ADMIN_PREFIX, ON_CLIENT_IDS, Action, Elsewhere, Principal, Rule
+from embermq.access.authorization.rules import (
+    EVENTS_PREFIX,
+    GUARDED,
+    ON_CLIENT_IDS,
+    Action,
+    Elsewhere,
+    Principal,
+    Rule,
+)
 from embermq.mqtt.topics.names import covers, matches, overlap
 
 CACHED_TOPIC_CHARACTERS_MAX = 256
@@ -23,15 +31,23 @@ class Decision(Struct, frozen=True):
 
 
 class _Applied(Struct, frozen=True):
-    """A rule for one client: `filters` are filled in; None is every topic."""
+    """A rule for one client: `filters` are filled in; None is every topic. `on_events` are those that may allow topics
+    below `EVENTS_PREFIX`."""
 
     rule: Rule
     filters: tuple[str, ...] | None
+    on_events: tuple[str, ...] = ()
+
+    def _filters_on(self, topic: str) -> tuple[str, ...] | None:
+        if self.rule.allow and topic.startswith(EVENTS_PREFIX):
+            return self.on_events
+        return self.filters
 
     def matches(self, topic: str) -> bool:
         if self.rule.topic_regex is not None:
             return self.rule.topic_regex.matches(topic, if_too_long=not self.rule.allow)
-        return self.filters is None or any(matches(own, topic) for own in self.filters)
+        filters = self._filters_on(topic)
+        return filters is None or any(matches(own, topic) for own in filters)
 
     def covers(self, topic_filter: str) -> bool:
         """Whether it is about every topic that the filter matches. What a regular expression covers nobody can tell,
@@ -39,7 +55,8 @@ class _Applied(Struct, frozen=True):
         if self.rule.topic_regex is not None:
             is_topic = "+" not in topic_filter and "#" not in topic_filter
             return is_topic and self.matches(topic_filter)
-        return self.filters is None or any(covers(own, topic_filter) for own in self.filters)
+        filters = self._filters_on(topic_filter)
+        return filters is None or any(covers(own, topic_filter) for own in filters)
 
 
 class RuleSet:
@@ -72,7 +89,7 @@ class RuleSet:
             return False
         if action is Action.CONNECT and not self._guards_client_ids:
             return True
-        return self.no_match_allows and not topic.startswith(ADMIN_PREFIX)
+        return self.no_match_allows and not topic.startswith(GUARDED)
 
     def about(self, principal: Principal) -> list[Rule]:
         """The rules that concern a client, in their order."""
@@ -190,10 +207,10 @@ class Permissions:
         rule = self._rule(action, topic)
         if rule is not None:
             return Decision(rule.allow, rule, f"{rule.place}: {rule}")
-        if topic.startswith(ADMIN_PREFIX):
-            return Decision(
-                False, None, f"no rule has `topics` that name {ADMIN_PREFIX}, and those alone allow it"
-            )
+        for prefix in GUARDED:
+            if topic.startswith(prefix):
+                why = f"no rule has `topics` that name {prefix}, and those alone allow it"
+                return Decision(False, None, why)
         allowed = self.rules.no_match(action, topic)
         word = "allowed" if allowed else "denied"
         if action in ON_CLIENT_IDS and allowed is not self.rules.no_match_allows:
@@ -221,16 +238,21 @@ def _apply(rule: Rule, principal: Principal) -> _Applied | None:
     A deny whose %u or %c cannot be filled in is about all that they could stand for; %u is nobody's for an anonymous
     client.
     """
-    if rule.filters is None or not rule.fills_in or not any(map(has_placeholder, rule.filters)):
-        return _Applied(rule, rule.filters)
+    if rule.filters is None:
+        return _Applied(rule, None)
     filters: list[str] = []
+    on_events: list[str] = []
     for text in rule.filters:
-        filled = fill_in(text, principal.user, principal.client_id)
+        filled: str | None = text
+        if rule.fills_in and has_placeholder(text):
+            filled = fill_in(text, principal.user, principal.client_id)
         if filled is not None:
             filters.append(filled)
+            if text.startswith(EVENTS_PREFIX):  # as it is written: no client's name leads there
+                on_events.append(filled)
         elif not rule.allow and (principal.user or "%u" not in text):
             wide = widest(text)
             if wide is None:
                 return _Applied(rule, None)
             filters.append(wide)
-    return _Applied(rule, tuple(filters)) if filters else None
+    return _Applied(rule, tuple(filters), tuple(on_events)) if filters else None

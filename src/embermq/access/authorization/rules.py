@@ -9,6 +9,10 @@ from embermq.access.authorization.patterns import Names, Regex
 ADMIN_PREFIX = "$admin/queue/"
 """Topics below it are settings. They are allowed by rules whose `topics` name them, and by nothing else: neither by a
 rule about every topic, nor by a regular expression, nor by what holds where no rule matches."""
+EVENTS_PREFIX = "$SYS/events/"
+"""Topics below it tell what all clients do. They are allowed by `topics` that begin like this, as they are written, and
+by nothing else: `$SYS/#` is not enough."""
+GUARDED = (ADMIN_PREFIX, EVENTS_PREFIX)
 
 
 class Action(StrEnum):
@@ -92,7 +96,7 @@ class Rule(Struct, frozen=True):
 
     def opens(self, topic: str) -> bool:
         """Whether it may be asked about a topic, or a filter, at all: denials always may."""
-        return not self.allow or self.filters is not None or not topic.startswith(ADMIN_PREFIX)
+        return not self.allow or self.filters is not None or not topic.startswith(GUARDED)
 
     def __str__(self) -> str:
         if self.elsewhere is not None:

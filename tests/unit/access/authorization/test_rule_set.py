@@ -205,6 +205,40 @@ def test_a_rule_about_every_topic_is_passed_over_for_the_next_one_that_names_set
     assert allowed(rule_set, ALICE, PUBLISH, "$admin/other")
 
 
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [
+        ("", False),
+        ('topics = "#"', False),
+        ('topics = "$SYS/#"', False),
+        ('topics = "$SYS/+/connected"', False),
+        ('topics = "$SYS/%u/#"', False),  # whatever its user is called
+        ('topic_regex = "[$]SYS/events/.*"', False),
+        ('user = "events"', False),
+        ('topics = "$SYS/events/connected"', True),
+        ('topics = ["$SYS/#", "$SYS/events/+"]', True),
+        ('topics = ["$SYS/#", "$SYS/events/denied"]', False),  # the second one is about others
+    ],
+)
+@pytest.mark.parametrize("otherwise", [True, False])
+def test_client_events_are_allowed_by_topics_that_name_them(
+    rule: str, expected: bool, otherwise: bool
+) -> None:
+    rule_set = rules(f'[[rule]]\nallow = "read"\n{rule}', no_match_allows=otherwise)
+    who, topic = Principal("events", "c"), "$SYS/events/connected"
+    assert allowed(rule_set, who, RECEIVE, topic) is expected
+    assert Permissions(rule_set, who, 10).may_receive(topic) is expected
+    assert Permissions(rule_set, who, 10).may_subscribe(topic) is expected
+    if not expected:
+        assert "`topics` that name $SYS/events/" in rule_set.decide(who, RECEIVE, topic).why
+
+
+def test_client_events_are_denied_by_any_rule() -> None:
+    for deny in ("", 'topic_regex = ".*"', 'topics = "$SYS/#"', 'topics = "$SYS/%u/#"'):
+        rule_set = rules(f'[[rule]]\ndeny = "all"\n{deny}\n[[rule]]\nallow = "all"\ntopics = "$SYS/events/#"')
+        assert not allowed(rule_set, Principal("events", "c"), RECEIVE, "$SYS/events/denied")
+
+
 @pytest.mark.parametrize("name", ["+", "#", "a/b", "a+", "/", "$SYS"])
 def test_a_name_is_never_a_wildcard(name: str) -> None:
     """A deny that cannot be filled in is about all that it could be; an allow about nothing."""
