@@ -18,6 +18,7 @@ from embermq.app.config import Settings, queue_settings
 from embermq.app.log_side import LogSide, Post
 from embermq.app.log_times import LogTimes
 from embermq.app.memory import memory_bytes, with_memory_limits
+from embermq.app.slots import reader_policies
 from embermq.delivery.application.log_lifecycle import LogLifecycle
 from embermq.delivery.application.parking import Parking
 from embermq.delivery.application.readers import ApplicationDelivery
@@ -148,7 +149,7 @@ def open_retention(
         pin_bytes=int(log.disk_budget_bytes * log.pin_limit_share),
         budget_bytes=log.disk_budget_bytes,
         policy=log.pin_policy,
-        query_policies=pin_policies(settings.pipeline),
+        query_policies=pin_policies(settings.pipeline) | reader_policies(settings),
     )
     own = log_side.open_for_retention()
     retention = Retention(own.log, own.readers, own.applications, parked, limits)

@@ -12,7 +12,7 @@ from embermq.adapters.kafka.peer_log import KafkaPeerLog
 from embermq.app.config import Settings
 from embermq.app.log_side import Post
 from embermq.app.redis_state import RedisState
-from embermq.app.slots import slot_prefix
+from embermq.app.slots import reader_name, slot_prefix
 from embermq.app.store_addresses import kafka_address
 from embermq.cluster.inflow import Inflow
 from embermq.edge.node_link import Homes
@@ -33,11 +33,6 @@ READ_RECORDS = 1_000
 READ_BYTES = 4 * 1024 * 1024
 
 
-def reader_name(slot: int) -> str:
-    """How a slot's node is called among those that read the logs of others."""
-    return f"slot-{slot}"
-
-
 def other_slots(settings: Settings, slot: int) -> list[int]:
     """All but one."""
     return [other for other in range(settings.cluster.slots) if other != slot]
@@ -56,7 +51,7 @@ class Peers:
         log: MessageLog,
         post: Post,
     ) -> None:
-        broker.state.share = NodeShare()
+        broker.state.share = NodeShare(catch_up=self._catch_up)
         self._post = post
         self._redis = redis
         self._state = broker.state
@@ -83,7 +78,6 @@ class Peers:
         sender = self._sender = NodeSender(homes, tuple(self._logs), moved)
         sender.start()
         self._state.share.relay = sender.send
-        self._state.share.catch_up = self._catch_up
         for slot, log in self._logs.items():
             log.start(self._begin[slot], partial(self._take, slot))
         self._look()

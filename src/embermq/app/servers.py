@@ -24,10 +24,10 @@ from embermq.app.opened import (
     open_queues,
     open_retention,
 )
-from embermq.app.peers import Peers, other_slots, reader_name
+from embermq.app.peers import Peers, other_slots
 from embermq.app.places_noted import noted_places
 from embermq.app.redis_state import RedisState
-from embermq.app.slots import cluster_of, slot_settings
+from embermq.app.slots import cluster_of, reader_name, slot_settings
 from embermq.delivery.application.fed_readers import FedReaders
 from embermq.delivery.application.log_lifecycle import LogLifecycle
 from embermq.delivery.application.own_and_shared import OwnAndShared

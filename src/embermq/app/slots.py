@@ -17,6 +17,7 @@ from embermq.edge.settings import parse_address as parse_listener
 
 if TYPE_CHECKING:
     from embermq.app.config import Settings
+    from embermq.durability.retention import QueryPolicy
 
 
 def slot_settings(settings: Settings, slot: int) -> Settings:
@@ -35,6 +36,17 @@ def cluster_of(settings: Settings) -> str:
     for a broker that is in none."""
     name, slots = cluster_name(settings.cluster.etcd), settings.cluster.slots
     return f"{name} with {slots} slots" if slots > 1 else name
+
+
+def reader_name(slot: int) -> str:
+    """How a slot's node is called among those that read the logs of others."""
+    return f"slot-{slot}"
+
+
+def reader_policies(settings: Settings) -> dict[str, QueryPolicy]:
+    """What becomes of a slot whose node is too far behind in the logs of others: these refuse. What they have
+    acknowledged is not dropped before it is there, whatever the settings say of other readers."""
+    return {reader_name(slot): "refuse" for slot in range(settings.cluster.slots)}
 
 
 def slot_prefix(prefix: str, slot: int) -> str:

@@ -214,7 +214,7 @@ class Publishing:
             return NO_QUEUE
         refused = state.refused_generations
         if (
-            state.refuse_all
+            (state.refuse_all and not isinstance(own, Copied))
             or state.log_full
             or (state.session_store_full and match.queue is not None)
             or any(one.session.generation in refused for one in match.applications)

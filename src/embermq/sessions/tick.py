@@ -88,7 +88,7 @@ class Asked(Struct):
 class Copied(Struct, frozen=True):
     """A message from this position of another node's log. `back` is told the position when its tick could not be
     stored: it is taken once more. `fields` are carried in its record. Once `is_repeated`, those who keep nothing have
-    got it."""
+    got it. Readers that are behind hold none up: they may be other nodes, which wait for this one to read."""
 
     position: int
     fields: RecordFields

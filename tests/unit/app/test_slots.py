@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
 import pytest
 from msgspec.structs import replace
 
+from embermq.app import opened
 from embermq.app.config import Settings
+from embermq.app.log_side import LogSide
 from embermq.app.settings import StoreSettings
-from embermq.app.slots import check_slots, cluster_of, slot_settings
+from embermq.app.slots import check_slots, cluster_of, reader_name, slot_settings
 from embermq.cluster.settings import ClusterSettings
+from embermq.durability.retention import RetentionLimits
 from embermq.pipeline.settings import PipelineSettings
 from embermq.queues.settings import BrokerQueueSettings
 from embermq.sessions.settings import MqttSettings
@@ -35,6 +42,20 @@ def test_each_slot_has_stores_of_its_own() -> None:
     assert cluster_of(TWO) == "cars with 2 slots"
     assert cluster_of(with_cluster(slots=1)) == "cars"
     assert cluster_of(Settings()) == ""
+
+
+def test_what_another_slot_has_not_read_is_not_dropped_whatever_the_policy_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened_with: list[RetentionLimits] = []
+    monkeypatch.setattr(opened, "Retention", lambda *given: opened_with.append(given[-1]))
+    log = SimpleNamespace(log=None, readers=None, applications=None, close=lambda: None)
+    log_side = cast(LogSide, SimpleNamespace(open_for_retention=lambda: log))
+    settings = replace(TWO, log=replace(TWO.log, pin_policy="drop-oldest"))
+    _, close = opened.open_retention(tmp_path, settings, log_side)
+    close()
+    (limits,) = opened_with
+    assert {limits.query_policies[reader_name(slot)] for slot in range(2)} == {"refuse"}
 
 
 @pytest.mark.parametrize(

@@ -182,6 +182,17 @@ def test_a_log_that_takes_nothing_now_is_waited_for() -> None:
     assert node.taken == 1
 
 
+def test_readers_that_are_behind_hold_up_clients_and_no_copies() -> None:
+    node = Node()
+    kept = node.hand.keeps("kept")
+    kept.subscribes("t")
+    node.hand.state.refuse_all = True
+    node.take(*frames(b"1", b"2"))
+    node.hand.settle()
+    assert kept.payloads == [b"1", b"2"]
+    assert node.taken == 1
+
+
 def retained(node: Node, topic: str = "t") -> bytes | None:
     row = node.hand.state.retained.get(topic)
     return None if row is None else decode_record(row.record).message.payload
