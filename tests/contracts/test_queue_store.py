@@ -51,6 +51,14 @@ def test_nothing_is_stored_at_first(stores: Stores) -> None:
     assert stores.queues.next_generation() == 1
 
 
+def test_it_is_certain_at_once_that_a_queue_is_ours_where_no_other_broker_can_be(stores: Stores) -> None:
+    stores.write(queues=queue_writes())
+    told: list[int] = []
+    stores.queues.confirm(3, lambda: told.append(3))
+    stores.queues.confirm(4, lambda: told.append(4))
+    assert told == [3, 4], "of one that nobody knows nothing is handed out"
+
+
 def test_what_ticks_put_is_read_again(stores: Stores) -> None:
     """Rows of records of their tick get the offset that the receipt tells."""
     model = QueueRows()

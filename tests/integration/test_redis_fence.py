@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 
 import pytest
 from tests.support.redis_asking import APPEND, Asking, linked, on_the_loop
@@ -15,7 +16,12 @@ from embermq.adapters.redis.address import parse_address
 from embermq.adapters.redis.blocking import BlockingRedis
 from embermq.adapters.redis.link import RedisLink
 from embermq.adapters.redis.log_notes import RedisLogNotes
+from embermq.adapters.redis.queue_owners import QueueOwners
+from embermq.adapters.redis.queue_store import SCRIPTS as QUEUE_SCRIPTS
+from embermq.adapters.redis.queue_store import RedisQueueStore
+from embermq.adapters.redis.script import Script
 from embermq.adapters.redis.settings import RedisSettings
+from embermq.model.queue_rows import QueueSettingsRow
 from embermq.ports.errors import StoreError, TakenOver
 
 KEYS = 20
@@ -36,8 +42,8 @@ class Servers:
     def lists(self, asking: Asking) -> dict[str, object]:
         return {key: self.redis.command(key, "LRANGE", key, 0, -1) for key in asking.keys}
 
-    def link(self) -> RedisLink:
-        return RedisLink(parse_address(self.whole.url), RedisSettings(), [APPEND])
+    def link(self, scripts: Sequence[Script] = (APPEND,)) -> RedisLink:
+        return RedisLink(parse_address(self.whole.url), RedisSettings(), scripts)
 
 
 @pytest.fixture(params=["redis_server", "redis_cluster"])
@@ -69,6 +75,27 @@ async def test_nothing_of_a_broker_before_takes_effect_once_it_was_taken_over(se
     assert servers.lists(first) == seen
     assert all(len(got) == 3 for got in first.answers.values())
     await asyncio.gather(old.close(), new.close())
+
+
+@on_the_loop
+async def test_a_queue_is_said_to_be_still_ours_until_another_broker_has_it(servers: Servers) -> None:
+    link = servers.link(QUEUE_SCRIPTS)
+    owners = QueueOwners()
+    owners.take(QueueSettingsRow(1, "work", b"{}", 1))
+    queues = RedisQueueStore(servers.redis, link, owners, lambda call: call())
+    told: list[str] = []
+    queues.confirm(1, partial(told.append, "nobody else can be told to be newer"))
+    assert told
+    ended: list[TakenOver] = []
+    link.start(servers.notes.take_over(0), ended.append)
+    queues.confirm(1, partial(told.append, "ours"))
+    assert len(told) == 1, "it is asked"
+    await wait_for(lambda: len(told) == 2)
+    servers.notes.take_over(0)
+    queues.confirm(1, partial(told.append, "not ours any more"))
+    await wait_for(lambda: len(ended) == len(servers.masters))
+    await link.close()
+    assert len(told) == 2
 
 
 @on_the_loop

@@ -11,7 +11,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
-from tests.simulation.loop import Process, Transport, connect
+from tests.simulation.loop import Transport, connect
 
 from embermq.mqtt.wire.decoder import Decoder, Role
 from embermq.mqtt.wire.encoder import encode
@@ -102,8 +102,6 @@ class SimulatedClient:
         """User properties of its SUBSCRIBEs."""
         self.has_will = has_will
         self.transport: Transport | None = None
-        self.server: Process | None = None
-        """That of its connection."""
         self.is_open = False
         """Whether CONNACK has come."""
         self.connects = 0
@@ -133,7 +131,7 @@ class SimulatedClient:
             self.subscribing.clear()
         self.connects += 1
         mine, theirs = connect(world.loop, None, host.process)
-        self.transport, self.is_open, self.server = mine, False, host.process
+        self.transport, self.is_open = mine, False
         mine.begin(Line(self, mine))
         theirs.begin(host.accept(theirs))
         will = None
@@ -336,9 +334,7 @@ class QueueConsumer(SimulatedClient):
     def take_message(self, packet: Publish) -> None:
         said = dict(packet.properties.user_properties) if packet.properties is not None else {}
         message_id = said["message-id"]
-        # One that has slept gives out what it has in memory until it hears that another one serves.
-        is_current = self.server is self.world.node.process
-        self.oracle.offered(self, packet, message_id, is_current=is_current)
+        self.oracle.offered(self, packet, message_id)
         verb = "ack"
         if self.world.is_rough:
             verb = self.random.choice(("ack", "ack", "ack", "ack", "ack", "nack", ""))

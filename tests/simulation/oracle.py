@@ -146,9 +146,9 @@ class Oracle:
         """Of the group whose member it is, "" for none."""
         return next((name for name, _ in client.filters if name.startswith(SHARE_PREFIX)), "")
 
-    def offered(self, client: SimulatedClient, packet: Publish, message_id: str, *, is_current: bool) -> None:
+    def offered(self, client: SimulatedClient, packet: Publish, message_id: str) -> None:
         """A message of a queue."""
-        if is_current and message_id in self.settled:
+        if message_id in self.settled:
             raise Broken(
                 f"{client.name} is offered {packet.payload!r}, which was settled at {self.settled[message_id]:.3f}"
             )

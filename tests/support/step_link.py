@@ -36,6 +36,10 @@ class StepLink(RedisLink):
         self._do(key, tuple(words), then)
 
     @property
+    def epoch(self) -> int:
+        return 0
+
+    @property
     def is_cluster(self) -> bool:
         return self._server.is_cluster
 

@@ -29,6 +29,9 @@ GATHERED_BYTES_MAX = 8 * 1024 * 1024
 """Bytes of records that may wait for the store; past it the connections that bring more are not read."""
 GATHERED_CALLS_MAX = 100_000
 """Answers that may wait for it, of each kind, likewise."""
+STOOD_MS = 500
+"""When nobody has looked at the clock for so long, the process stood still: it was stopped or suspended, or the machine
+was."""
 LATE_S = 5.0
 """When the store takes longer, sessions are refused at once instead of waiting with the tick; and messages, when the
 connections that are not read any more have brought twice as much as may wait."""
@@ -109,8 +112,10 @@ class TickLoop:
     def look_at_clock(self) -> int:
         """Set the tick's time, broker time in milliseconds; called before what was read is decided."""
         tick, clock = self._tick, self._clock
-        now_ms = tick.now_ms = clock.now_ms()
-        tick.offset_ms = clock.offset_ms
+        before_ms, now_ms = tick.now_ms, clock.now_ms()
+        tick.now_ms, tick.offset_ms = now_ms, clock.offset_ms
+        if now_ms - before_ms > STOOD_MS and self._state.queues is not None:
+            self._state.queues.stood_still()
         return now_ms
 
     def after_read(self) -> None:

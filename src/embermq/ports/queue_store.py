@@ -33,5 +33,11 @@ class QueueStore(ABC):
         some of them each time and each of them once; a StoreError is the last word for what is missing."""
 
     @abstractmethod
+    def confirm(self, queue: int, then: Callable[[], None]) -> None:
+        """Call `then` once it is certain that at the time of this call no other broker had taken the queue with this
+        generation over: never when one had. On the broker's own thread; at once, within this call, where no other
+        broker can."""
+
+    @abstractmethod
     def close(self) -> None:
         """What was asked and is not answered will not be. Before the store of ticks is closed."""

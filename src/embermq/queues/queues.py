@@ -17,6 +17,7 @@ from embermq.model.dead_letter_alert import DeadLetterAlert
 from embermq.model.queue_rows import Move, QueueWrites, StoredQueue
 from embermq.queues.consumer import EARLIEST, Client, Newcomer
 from embermq.queues.dead_letter_quota import DeadLetterQuota
+from embermq.queues.doubts import Doubts
 from embermq.queues.publication import Publication
 from embermq.queues.queue import Acceptance, ConsumerDelivery, Queue
 from embermq.queues.scans import PIECE
@@ -53,6 +54,8 @@ class Queues:
         self._due: list[tuple[int, str]] = []
         self._scheduled: dict[str, int] = {}
         self._clients: WeakValueDictionary[str, Client] = WeakValueDictionary()
+        self.doubts = Doubts()
+        self._unsure: list[tuple[Queue, int]] = []
 
     def take_alerts(self) -> list[DeadLetterAlert]:
         """Of dead letters that stand in the tick's writes: to be told once those are durable."""
@@ -74,6 +77,26 @@ class Queues:
         """Names of queues whose prefetch was changed since it was asked last."""
         names, self._other_prefetch = self._other_prefetch, []
         return names
+
+    def doubt(self) -> None:
+        """Another broker may have the queues by now: of each nothing is handed out, and nothing that is due happens,
+        before `believe`."""
+        self.doubts.begin(self._queues)
+
+    def run_soon(self, name: str) -> None:
+        """There may be something to do for a queue, if it is there still."""
+        if name in self._queues:
+            self._touch(name)
+
+    def take_unsure(self) -> list[tuple[Queue, int]]:
+        """Queues in doubt that have something to do, with the number of the question whether they are still ours."""
+        unsure, self._unsure = self._unsure, []
+        return unsure
+
+    def believe(self, name: str, number: int) -> None:
+        """The question of this number is answered: the queue is still ours."""
+        if self.doubts.end(name, number):
+            self.run_soon(name)
 
     def __contains__(self, name: str) -> bool:
         return name in self._queues
@@ -298,6 +321,10 @@ class Queues:
         left = PIECE
         for _ in range(len(self._touched)):
             queue = self._touched.pop(next(islice(self._touched, 1)))
+            if self.doubts and (name := queue.settings.name) in self.doubts:
+                if number := self.doubts.ask(name):
+                    self._unsure.append((queue, number))
+                continue
             left = queue.scans.work(left)
             groups = len(queue.groups)
             queue.advance(now_ms)

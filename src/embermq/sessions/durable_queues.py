@@ -156,6 +156,11 @@ class DurableQueues(ABC):
         """Called some times a second, so that consumers' time stands still while nothing that they settle is taken."""
 
     @abstractmethod
+    def stood_still(self) -> None:
+        """The process did nothing for a while, and another one may serve by now: nothing of a queue is handed out, and
+        nothing that is due happens, before its store says that it is still ours [cluster-16]."""
+
+    @abstractmethod
     def stop(self) -> None:
         """The broker is about to end: nothing is handed out any more, and a connection that ends from now on is no
         failure of its consumer."""

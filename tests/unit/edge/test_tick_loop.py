@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from types import SimpleNamespace
 
 import pytest
 from tests.support.hand_driven import HandDrivenBroker, HandLink
 from tests.support.waiting import wait_for
 
 from embermq.edge import tick_loop
-from embermq.edge.tick_loop import GATHERED_BYTES_MAX, UNWRITTEN_BYTES_MAX, TickLoop
+from embermq.edge.tick_loop import GATHERED_BYTES_MAX, STOOD_MS, UNWRITTEN_BYTES_MAX, TickLoop
 from embermq.model.tick_writes import TickWrites
 from embermq.mqtt.wire.packets import Connack, Disconnect, Puback, Publish, Unsuback, Unsubscribe
 from embermq.mqtt.wire.reason_codes import ReasonCode
@@ -94,6 +95,24 @@ def test_what_fails_in_one_look_does_not_end_the_looking() -> None:
         running.hand.store.settle = fails  # type: ignore[method-assign]
         await wait_for(lambda: len(looks) >= 3, DEADLINE_S)
         assert len(problems) >= 2
+
+    run(test)
+
+
+@pytest.mark.parametrize("stood_ms", [STOOD_MS, STOOD_MS + 1])
+def test_queues_are_told_when_the_process_stood_still_before_anything_else_happens(stood_ms: int) -> None:
+    async def test(running: Running) -> None:
+        told: list[int] = []
+        tick = running.hand.state.tick
+        queues = SimpleNamespace(stood_still=lambda: told.append(tick.now_ms))
+        running.hand.state.queues = queues  # type: ignore[assignment]
+        now_ms = running.ticks.look_at_clock()
+        told.clear()
+        running.ticks._clock = SimpleNamespace(now_ms=lambda: now_ms + stood_ms, offset_ms=0)  # type: ignore[assignment]
+        assert running.ticks.look_at_clock() == now_ms + stood_ms
+        running.ticks.look_at_clock()
+        assert told == [now_ms + stood_ms] * (stood_ms > STOOD_MS)
+        running.hand.state.queues = None
 
     run(test)
 

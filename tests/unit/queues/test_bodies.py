@@ -1,6 +1,6 @@
 """Bodies of messages from memory and from the store."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from embermq.formats.damaged_records import DamagedRecords
 from embermq.formats.log_record import encode_record
@@ -32,6 +32,9 @@ class Shelf(QueueStore):
 
     def bodies(self, queue: int, messages: Sequence[tuple[int, int]], then: BodiesFound) -> None:
         self.asked.append((queue, messages, then))
+
+    def confirm(self, queue: int, then: Callable[[], None]) -> None:
+        then()
 
     def close(self) -> None:
         pass

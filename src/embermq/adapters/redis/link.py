@@ -132,6 +132,11 @@ class RedisLink(RouteOwner):
             self._routes.put(operation)
 
     @property
+    def epoch(self) -> int:
+        """That of the broker; 0 when no other one can be told to be newer."""
+        return self._plan.epoch
+
+    @property
     def is_cluster(self) -> bool:
         """Whether keys are spread over several servers."""
         return self._plan.address.cluster

@@ -216,6 +216,15 @@ class RedisQueueStore(QueueStore):
         self._link.ask(keys.queue, PUT_BACK, names, args, ignore)
         then(found)
 
+    def confirm(self, queue: int, then: Callable[[], None]) -> None:
+        owner = self._owners.get(queue)
+        if owner is None or not self._link.epoch:
+            then()
+            return
+        # Any question will do: on the connections of one before, none is answered; see `fence`.
+        keys = owner.keys
+        self._link.ask(keys.queue, BODIES, (keys.bodies,), (ANSWER_BYTES,), lambda _: then())
+
     def close(self) -> None:
         """The link is closed by who opened it, and answers nothing then."""
 

@@ -120,6 +120,9 @@ class SqliteQueueStore(QueueStore):
             self._thread.start()
         self._asked.put(request)
 
+    def confirm(self, queue: int, then: Callable[[], None]) -> None:
+        then()
+
     def close(self) -> None:
         if self._thread is not None:
             self._asked.put(None)

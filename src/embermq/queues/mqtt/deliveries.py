@@ -67,6 +67,7 @@ class Deliveries:
         self._reading = 0
         self._readers_waiting: OrderedDict[MqttConsumer, None] = OrderedDict()
         self._retry_at_ms = 0
+        self._goes_on = False
         self._stalled: dict[MqttConsumer, list[tuple[str, str]]] = {}
         """Who has taken nothing for a whole lease, with its places in groups where it gets nothing until it does."""
 
@@ -79,8 +80,10 @@ class Deliveries:
         if self._stalled:
             self._let_in(now_ms)
         later, self._later = self._later, OrderedDict()
-        if self._retry_at_ms and now_ms >= self._retry_at_ms:
-            self._retry_at_ms = 0
+        if self._goes_on or 0 < self._retry_at_ms <= now_ms:
+            if self._retry_at_ms <= now_ms:
+                self._retry_at_ms = 0
+            self._goes_on = False
             for consumer in self.consumers.values():
                 later[consumer] = None
         for _ in range(ROUNDS_MAX):
@@ -136,13 +139,22 @@ class Deliveries:
             if link.bulk_bytes >= BULK_BYTES_MAX:
                 self._later[consumer] = None
                 return
-            body = self._body(consumer, next(iter(outbox.values())).offset)
+            owed = next(iter(outbox.values()))
+            if self._core.doubts and owed.queue in self._core.doubts:
+                self._core.run_soon(owed.queue)
+                self._state.tick.wake()
+                return
+            body = self._body(consumer, owed.offset)
             if body is _UNREAD:
                 self._read(consumer)
                 return
             self._send(consumer, link, outbox.popitem(last=False)[1], body)
         if not outbox:
             consumer.read.clear()
+
+    def go_on(self) -> None:
+        """What waits because its queue was in doubt may be sent by the next tick."""
+        self._goes_on = True
 
     def _send(self, consumer: MqttConsumer, link: Link, owed: Owed, body: Message | None) -> None:
         """One message, unless something is against it now; then the core hears of it."""

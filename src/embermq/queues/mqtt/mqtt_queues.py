@@ -229,6 +229,8 @@ class MqttQueues(DurableQueues):
             self.subscriptions.other_prefetch(name)
         if not self._is_stopping:
             self.deliveries.run()
+            for unsure, number in self.core.take_unsure():
+                self._store.confirm(unsure.generation, partial(self._is_ours, unsure.settings.name, number))
         if self._alerts is not None:
             for alert in self.core.take_alerts():
                 queue = self.core.find(alert.queue)
@@ -251,6 +253,14 @@ class MqttQueues(DurableQueues):
 
     def _is_taken(self, queue: Queue) -> None:
         queue.clock.answered(self._state.tick.now_ms)
+
+    def stood_still(self) -> None:
+        self.core.doubt()
+
+    def _is_ours(self, name: str, number: int) -> None:
+        self.core.believe(name, number)
+        self.deliveries.go_on()
+        self._state.tick.wake()
 
     def authorized(self) -> None:
         self.subscriptions.authorized()
