@@ -58,8 +58,12 @@ class NodeSender:
                 far.write(packed)
 
     async def _keep_connected(self, slot: int) -> None:
+        before: Address | None = None
         while True:
             address = self._homes.address_of(slot)
+            if before is not None and address != before:
+                self._moved(slot, before)
+            before = address
             if address is not None:
                 ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
                 try:
@@ -69,11 +73,11 @@ class NodeSender:
                     while not ended.done() and self._homes.address_of(slot) == address:
                         await asyncio.wait([ended], timeout=RETRY_S)
                     far.abort()  # one that stands still says nothing, and another one has its slot by now
-                    if self._homes.address_of(slot) != address:
-                        self._moved(slot, address)
                 except (OSError, EOFError):
                     pass  # its clients hear of it when they are looked for
                 self._far.pop(slot, None)
+                if self._homes.address_of(slot) != address:
+                    continue
             await asyncio.sleep(RETRY_S)
 
     def close(self) -> None:

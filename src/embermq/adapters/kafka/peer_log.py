@@ -119,6 +119,10 @@ class KafkaPeerLog(PeerLog):
                     end = _end_of(asker.offsets(count)[1]) if asker and count else 0
                 except StoreError:
                     self._closing.wait(RETRY_S)
+                except Exception as error:  # whatever it was, nobody could subscribe any more
+                    self._failures.note(f"{self._address}: asking for the end of topic {self._topic}", error)
+                    asker = None
+                    self._closing.wait(LOOK_S)
                 else:
                     self._wait_for(end, waiting)
                     break

@@ -1,0 +1,49 @@
+"""Whoever handed clients to a node hears when another one has its slot."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from embermq.edge import node_messages
+from embermq.edge.node_link import Homes
+from embermq.edge.node_messages import NodeSender
+from embermq.edge.settings import Address
+
+OLD, NEW = Address("192.0.2.1", 1), Address("192.0.2.2", 1)
+WAIT_S = 60.0
+
+
+@pytest.mark.parametrize("now", [NEW, None])
+def test_a_slot_has_moved_also_from_a_node_that_was_not_reached(
+    now: Address | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        at: list[Address | None] = [OLD]
+        called, told = asyncio.Event(), asyncio.Event()
+        moved: list[tuple[int, Address]] = []
+
+        async def call_node(address: Address, _: object) -> object:
+            called.set()
+            raise ConnectionRefusedError
+
+        def hear(slot: int, address: Address) -> None:
+            moved.append((slot, address))
+            told.set()
+
+        monkeypatch.setattr(node_messages, "RETRY_S", 0.001)
+        monkeypatch.setattr(node_messages, "call_node", call_node)
+        homes = cast(Homes, SimpleNamespace(address_of=lambda _: at[0]))
+        sender = NodeSender(homes, (1,), hear)
+        sender.start()
+        async with asyncio.timeout(WAIT_S):
+            await called.wait()
+            at[0] = now
+            await told.wait()
+        sender.close()
+        assert moved == [(1, OLD)]
+
+    asyncio.run(scenario())
