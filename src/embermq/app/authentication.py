@@ -13,6 +13,7 @@ from embermq.access.authentication.certificates import CertificateStep
 from embermq.access.authentication.chain import Chain
 from embermq.access.authentication.chain_gate import ChainGate
 from embermq.access.authentication.checks import Checks
+from embermq.access.authentication.failure_counts import FailureCounts
 from embermq.access.authentication.passwords import PasswordHashes, PasswordStep
 from embermq.access.authentication.remembered_passwords import RememberedPasswords
 from embermq.access.authentication.scram import ScramStep
@@ -94,6 +95,7 @@ class Authentication:
             assigned_id_prefix=clients.assigned_id_prefix,
             slowing=Slowing(free=settings.failures_free),
             late_max=LATE_MAX,
+            failures=FailureCounts(failures_max=settings.ban_failures, window_s=settings.ban_window_s),
             counters=counters,
         )
 

@@ -21,6 +21,8 @@ from msgspec import Struct
 from embermq.access.authentication.errors import ChainError
 from embermq.access.authentication.identity import Identity
 from embermq.access.authorization.rule_set import RuleSet
+from embermq.admin.access_operations import BANS
+from embermq.admin.ban_desk import BanDesk
 from embermq.admin.settings import GrpcLimits
 from embermq.app import out_of_memory
 from embermq.app.audit_trail import AuditTrail
@@ -34,6 +36,7 @@ from embermq.app.desks import Desks, make_desks
 from embermq.app.embedded import open_embedded
 from embermq.app.errors import StartError
 from embermq.app.extras import missing
+from embermq.app.failure_bans import FailureBans
 from embermq.app.figures import Figures
 from embermq.app.homes import ClusterHomes
 from embermq.app.http_side import HttpSide
@@ -277,6 +280,7 @@ class _Application:
                 membership=self._cluster.membership,
                 trail=self._trail,
             )
+            self._ban_by_failures(parts, desks)
             surfaces = await self._open(parts, desks)
             await parts.control.open(desks, self._trail)
         except StartError:
@@ -308,6 +312,12 @@ class _Application:
             task.cancel()
         await self._close(parts, surfaces)
         return self._exit_code
+
+    def _ban_by_failures(self, parts: _Parts, desks: Desks) -> None:
+        settings, desk = self._settings.authentication, desks[BANS]
+        assert isinstance(desk, BanDesk)
+        bans = FailureBans(desk, self._trail, failures=settings.ban_failures, lasts_s=settings.ban_s)
+        parts.authentication.gate.ban = bans.ban
 
     async def _stand_by(self) -> bool:
         """Until the node that serves is out; False when told to stop before."""

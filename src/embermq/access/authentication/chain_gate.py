@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 from secrets import token_hex
 
 from embermq.access.authentication.chain import Chain
+from embermq.access.authentication.failure_counts import FailureCounts
 from embermq.access.authentication.gate import Exchange, Visitor
 from embermq.access.authentication.identity import Identity, Proof, Question, Refusal
 from embermq.access.authentication.slowing import Slowing
@@ -35,8 +36,12 @@ class ChainGate:
         assigned_id_prefix: str = "",
         slowing: Slowing,
         late_max: int,
+        failures: FailureCounts,
         counters: Counters,
     ) -> None:
+        self.ban: Callable[[str], None] = _nobody_bans
+        """Called with an address, or network, that has failed too often."""
+        self._failures = failures
         self._chain = chain
         self._application_ids = application_ids
         self._assigned_id_prefix = assigned_id_prefix
@@ -70,7 +75,11 @@ class ChainGate:
             self._counters.logins_unchecked += 1
             return
         self._counters.logins_failed += 1
-        delay_s = self._slowing.failed(visitor.address, asyncio.get_running_loop().time())
+        now_s = asyncio.get_running_loop().time()
+        suspect = self._failures.failed(visitor.address, now_s)
+        if suspect:
+            self.ban(suspect)
+        delay_s = self._slowing.failed(visitor.address, now_s)
         if not delay_s or self._late >= self._late_max:
             return
         self._counters.login_answers_delayed += 1
@@ -126,3 +135,7 @@ class _Exchange:
 
 def _applicant(packet: Connect, visitor: Visitor) -> Applicant:
     return Applicant(packet.client_id, packet.username, packet.password, visitor)
+
+
+def _nobody_bans(_address: str) -> None:
+    return

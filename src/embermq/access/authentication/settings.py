@@ -33,6 +33,13 @@ class AuthenticationSettings(Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Wrong credentials from one address (IPv6: one network of 64 bits) that are answered at once. Each one
     more is answered later, from 0.25 s on twice as late each time, up to 3 s. After a minute without a
     failure, an address starts again. Correct credentials never wait."""
+    ban_failures: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
+    """So many wrong credentials from one address (IPv6: one network of 64 bits) within `ban_window_s` ban it for
+    `ban_s`, also for clients that are right or connected. Loopback is never banned. 0: nobody is."""
+    ban_window_s: Annotated[int, Meta(ge=1, le=86_400)] = 600
+    """How long failures are counted from the first one on."""
+    ban_s: Annotated[int, Meta(ge=1, le=31_536_000)] = 3_600
+    """How long such a ban lasts; `embermq bans remove` lifts it."""
 
 
 class PasswordSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
