@@ -8,8 +8,10 @@ import { Accounts } from "./pages/accounts.jsx";
 import { Audit } from "./pages/audit.jsx";
 import { Bans } from "./pages/bans.jsx";
 import { Clients } from "./pages/clients.jsx";
+import { Cluster } from "./pages/cluster.jsx";
 import { Login } from "./pages/login.jsx";
 import { Overview } from "./pages/overview.jsx";
+import { Parked } from "./pages/parked.jsx";
 import { Pipeline } from "./pages/pipeline.jsx";
 import { Publish } from "./pages/publish.jsx";
 import { Queues } from "./pages/queues.jsx";
@@ -24,9 +26,11 @@ const PAGES = [
   { at: "", name: "Overview", page: Overview },
   { at: "clients", name: "Clients", page: Clients },
   { at: "queues", name: "Durable queues", page: Queues },
+  { at: "parked", name: "Parked messages", page: Parked },
   { at: "retained", name: "Retained messages", page: Retained },
   { at: "publish", name: "Publish", page: Publish },
   { at: "pipeline", name: "Pipeline", page: Pipeline },
+  { at: "cluster", name: "Cluster", page: Cluster },
   { at: "accounts", name: "Accounts", page: Accounts },
   { at: "rules", name: "Rules", page: Rules },
   { at: "bans", name: "Bans", page: Bans },

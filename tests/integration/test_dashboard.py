@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 from tests.support.admin_broker import AdminBroker
 from tests.support.broker_process import BrokerProcess
@@ -18,7 +19,9 @@ from tests.support.mqtt_client import MqttClient, run
 from tests.support.waiting import wait_until
 
 from embermq.admin.access import Scope
+from embermq.admin.parked_values import ParkedClientView, ParkedDetail, ParkedView
 from embermq.mqtt.wire.packets import Subscription
+from embermq.ports.membership import NodeAbout, NodeView
 
 PAGE = ROOT / "src" / "embermq" / "admin" / "page"
 BYTES_MAX = 200_000
@@ -496,3 +499,102 @@ def test_accounts_are_made_and_taken_away_and_rules_are_asked(
         """
     )
     assert accessible(page) == []
+
+
+def test_parked_messages_are_looked_through_sent_again_and_deleted(
+    page: Browser, broker: AdminBroker, name: str
+) -> None:
+    """What is parked is made up here, in the form of the API; the broker is asked to act, and has nothing parked."""
+    client_id = f"{name}/1 ?"
+    about = ParkedView(
+        number=7, topic=f"{name}/t", qos=1, retain=False, payload_bytes=3, parked="2026-01-01T00:00:00+00:00",
+        attempts=4, state="parked", received=False,
+    )  # fmt: skip
+    detail = ParkedDetail(
+        about=about, publisher="p", accepted=about.parked, expires=None, properties={}, payload="<b>"
+    )
+
+    async def kept() -> None:
+        client = MqttClient(client_id)
+        await client.connect(broker.port, expiry_s=3_600)
+        client.abort()
+        await client.ended
+
+    run(kept())
+    assert broker.told("GET", "/parked/clients") == []
+    open_page(page, "parked")
+    page.run("await page.waitForSelector('text=No message is parked.')")
+    page.run(
+        """
+        await page.route("**/api/v1/parked**", (route) => {
+          const url = new URL(route.request().url());
+          if (route.request().method() !== "GET") {
+            return route.continue();
+          }
+          const what = url.pathname.split("/api/v1/parked")[1];
+          return route.fulfill({ json: given.answers[what] });
+        });
+        await page.reload();
+        await page.click(`tbody a:text-is("${given.id}")`);
+        await page.waitForSelector("td:text-is('3 B')");
+        """,
+        id=client_id,
+        answers=msgspec.to_builtins(
+            {
+                "/clients": [ParkedClientView(client_id=client_id, messages=2, parked=1)],
+                "": [about],
+                "/message": detail,
+            }
+        ),
+    )
+    assert accessible(page) == []
+    assert "0 are sent again" in confirm(page, "Redrive all")
+    page.run(
+        """
+        await page.click(`tbody a:text-is("${given.topic}")`);
+        await page.waitForSelector("pre:text-is('<b>')"); // as text
+        """,
+        topic=about.topic,
+    )
+    assert accessible(page) == []
+    assert "The message was deleted." in confirm(page, "Delete")
+    page.run("await page.unroute('**/api/v1/parked**')")
+    changes = broker.told("GET", "/audit?limit=2")
+    assert [(one["operation"], one["object"]) for one in changes] == [
+        ("DeleteParked", {"client_id": client_id, "number": [7]}),
+        ("RedriveParked", {"client_id": client_id}),
+    ]
+
+
+def test_nodes_of_the_cluster_are_shown(page: Browser, broker: AdminBroker) -> None:
+    (alone,) = broker.told("GET", "/cluster")["nodes"]
+    open_page(page, "cluster")
+    page.run(
+        """
+        await page.waitForSelector("text=This broker serves alone");
+        await page.waitForSelector(`th:text-is("${given.node} (this one)")`);
+        """,
+        node=alone["about"]["node"],
+    )
+    assert accessible(page) == []
+    about = NodeAbout(
+        node="n2", version="0.1.0", started="2026-01-01T00:00:00+00:00", host="h2", listen="h2:7400"
+    )
+    other = NodeView(about=about, epoch=9, lease_left_s=4.5, slots=())
+    told = page.run(
+        """
+        await page.route("**/api/v1/cluster", (route) => route.fulfill({ json: given.view }));
+        await page.reload();
+        await page.waitForSelector("th:text-is('n2')");
+        const told = await page.textContent("main");
+        await page.unroute("**/api/v1/cluster");
+        return told;
+        """,
+        view={
+            "name": "plant",
+            "place": "etcd://h1:2379",
+            "nodes": [alone, msgspec.to_builtins(other)],
+        },
+    )
+    assert "etcd://h1:2379" in told and "stands by" in told and "4.5 s" in told and "This broker" not in told
+    page.run("await page.reload()")
