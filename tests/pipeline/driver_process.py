@@ -14,7 +14,7 @@ from embermq.pipeline.settings import PipelineSettings
 from embermq.pipeline.status import read_status
 from embermq.pipeline.supervisor import session_members
 
-START_S = 240
+START_S = 400
 """From nothing to the first record; a busy machine takes several times the usual ten seconds."""
 
 

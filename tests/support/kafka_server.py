@@ -39,7 +39,7 @@ CLASSES = BUILT / "classes.jsa"
 STARTED = b"Kafka Server started"
 ANSWER_S = 1.0
 TOPICS_S = 30.0
-FORMAT_S = 60.0
+FORMAT_S = 300.0
 _SILENT: dict[str, str | int | float | bool] = {
     "log_level": 0,
     "reconnect.backoff.ms": 20,
