@@ -17,6 +17,7 @@ from embermq.sessions.timers import Timer
 if TYPE_CHECKING:
     from embermq.access.authorization.rule_set import Permissions
     from embermq.routing.router import GroupTurn, Subscriber
+    from embermq.sessions.ack_time import AckTime
     from embermq.sessions.link import Link
     from embermq.sessions.quotas import Account
 
@@ -74,6 +75,7 @@ class Session:
     __slots__ = (
         "__weakref__",
         "account",
+        "ack_time",
         "backlog",
         "certificate",
         "claimant",
@@ -166,6 +168,8 @@ class Session:
         self.unsent: deque[Delivery] | None = None
         self.has_unplaced = False
         """Whether something in flight may have neither a row nor a place among the rows (`delivery.device.places`)."""
+        self.ack_time: AckTime | None = None
+        """How long its client takes to acknowledge; None: never longer than everybody is given, on this connection."""
         self.timer: Timer | None = None
         """Its expiry, while the client is away."""
         self.group: GroupTurn | None = None

@@ -25,7 +25,7 @@ from embermq.mqtt.wire.version import ProtocolVersion
 from embermq.ports.errors import StoreFull
 from embermq.sessions.settings import MqttSettings
 
-LINGER_MS = 50
+LINGER_MS = 1_000
 
 
 def a_pair(hand: HandDrivenBroker, **options: object) -> tuple[HandLink, HandLink]:

@@ -11,6 +11,7 @@ from functools import partial
 
 from embermq.delivery.device.behind import Behind
 from embermq.delivery.device.draining import Draining, unstored_writes
+from embermq.delivery.device.floor import DispatcherFloor
 from embermq.delivery.device.group_backlogs import GroupBacklogs
 from embermq.delivery.device.limit import QueueLimit
 from embermq.delivery.device.linger import Linger
@@ -39,9 +40,6 @@ from embermq.sessions.session import Delivery, Session
 from embermq.sessions.state import BrokerState
 from embermq.sessions.tick import Accepted, Batch, StoredTogether
 
-FLOOR_WRITE_MS = 50
-"""The dispatcher's floor is written at most this often."""
-
 
 class DevicePath(DeliveryPath):
     """See the module."""
@@ -60,9 +58,7 @@ class DevicePath(DeliveryPath):
         self._wanting_page: list[Session] = []
         self._touched: set[Session] = set()
         self._touched_batch: Batch | None = None
-        self._floor = -1
-        self._floor_due = -1
-        self._floor_written_ms = 0
+        self._floor = DispatcherFloor()
 
     # Messages come in
 
@@ -248,7 +244,12 @@ class DevicePath(DeliveryPath):
         for session, delivery in unsettled:
             if session.dead or delivery.seq:
                 continue
-            if delivery.packet_id in session.window:
+            ack_time = session.ack_time
+            if ack_time is not None and ack_time.linger_ms:
+                # Slower than it was, or silent. What is older may linger still, and comes before it [MQTT-4.6.0-1].
+                ack_time.linger_ms = 0
+                self._spill(session)
+            elif delivery.packet_id in session.window:
                 self._add_row(session, delivery, QueueState.SENT)
             else:
                 self._spill(session)
@@ -256,19 +257,13 @@ class DevicePath(DeliveryPath):
                 self._queue_behind(session)
         if end_offset >= 0 and self.behind:
             end_offset = min(end_offset, self.behind.floor)
-        if end_offset > self._floor:  # the same again would be a commit that leads to the next one
-            self._floor = self._floor_due = end_offset
-        if self._floor_due >= 0 and now_ms - self._floor_written_ms >= FLOOR_WRITE_MS:
-            self._state.tick.writes.dispatcher_floor = self._floor_due
-            self._floor_due = -1
-            self._floor_written_ms = now_ms
+        self._floor.moves_to(end_offset)
+        self._floor.write(self._state.tick.writes, now_ms)
 
     @property
     def next_ms(self) -> int:
         """When `advance` next has something to do; 0 for never."""
-        if self._floor_due >= 0:
-            return self._floor_written_ms + FLOOR_WRITE_MS
-        return self.linger.next_ms
+        return self._floor.next_ms or self.linger.next_ms
 
     # Pages of the backlog
 
@@ -421,6 +416,9 @@ class DevicePath(DeliveryPath):
             self.mark_done(session, delivery)
         else:
             self._state.counters.messages_elided += 1
+        ack_time = session.ack_time
+        if ack_time is not None and ack_time.probe is delivery:
+            ack_time.acknowledged(self._state.tick.now_ms)
         if session.waiting or session.backlog or session.resend or self._state.groups.stalled:
             self.refill(session)
 
@@ -527,7 +525,7 @@ class DevicePath(DeliveryPath):
         """Unacknowledged first, with their packet ids and DUP [MQTT-4.4.0-1], then the backlog."""
         link = session.link
         assert link is not None
-        session.waiting = session.resend = session.unsent = None
+        session.waiting = session.resend = session.unsent = session.ack_time = None
         session.waiting_bytes = 0
         session.window.clear()
         session.paging = False
@@ -584,7 +582,7 @@ class DevicePath(DeliveryPath):
         self._spill(session)
         self._draining.forget(session)
         session.window.clear()
-        session.resend = session.unsent = None
+        session.resend = session.unsent = session.ack_time = None
         session.backlog = session.paging = False
 
     def forget(self, session: Session) -> None:

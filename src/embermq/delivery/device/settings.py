@@ -16,4 +16,5 @@ class DeviceSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ttl_s: Annotated[int, Meta(ge=1, le=4_294_967_295)] = 604_800
     """How long a stored message is kept when its publisher set no expiry."""
     linger_ms: Annotated[float, Meta(ge=0, le=10_000)] = 50.0
-    """A QoS 1 message that an online client acknowledges within this time is never written to the queue."""
+    """A QoS 1 message that an online client acknowledges within this time is never written to the queue. A client that
+    takes longer is given what it was measured to take, up to 1 s ([why](decisions/0006-write-elision.md))."""
