@@ -73,10 +73,16 @@ def test_marking_keeps_the_deadline(stores: Stores) -> None:
 
 
 def test_what_came_by_a_shared_subscription_is_known_apart(stores: Stores) -> None:
-    of_group = msgspec.structs.replace(row(2), flags=1 | 8)
-    stores.write(sessions=[session(1)], queue_rows=[row(1), of_group])
-    assert stores.history.known_offsets(1, 0, shared=False) == {10}
-    assert stores.history.known_offsets(1, 0, shared=True) == {20}
+    """And by which."""
+    g, h = 0xFFFFFFFF << 1 | 1, 7
+    copies = [msgspec.structs.replace(row(2), offset=10, flags=1 | g << 3)]
+    copies += [msgspec.structs.replace(row(number), flags=2 | h << 3) for number in (3, 4)]
+    stores.write(sessions=[session(1)], queue_rows=[row(1), *copies])
+    stores.write(queue_marks=[mark(3, QueueState.DONE)])
+    assert stores.history.known_offsets(1, 0) == {0: {10}, g: {10}, h: {30, 40}}
+    assert stores.history.known_offsets(1, 11) == {h: {30, 40}}
+    stores.reopen()
+    assert stores.history.known_offsets(1, 0) == {0: {10}, g: {10}, h: {30, 40}}
 
 
 @pytest.mark.promise("device-14")
@@ -99,15 +105,15 @@ def test_a_done_delivery_is_known_until_the_floor_has_passed_it(stores: Stores) 
     stores.write(sessions=[session(1)], queue_rows=[row(number) for number in (1, 2, 3)])
     stores.write(queue_marks=[mark(number, QueueState.DONE) for number in (1, 2)])
     assert numbers(stores.queue.page(1, 0, 10)) == [3]
-    assert stores.history.known_offsets(1, 0, shared=False) == {10, 20, 30}
-    assert stores.history.known_offsets(1, 20, shared=False) == {20, 30}
+    assert stores.history.known_offsets(1, 0) == {0: {10, 20, 30}}
+    assert stores.history.known_offsets(1, 20) == {0: {20, 30}}
     assert list(stores.sessions.load().sessions)[-1].queued == 1
     stores.write(dispatcher_floor=20)
-    assert stores.history.known_offsets(1, 0, shared=False) == {20, 30}
+    assert stores.history.known_offsets(1, 0) == {0: {20, 30}}
     stores.reopen()
-    assert stores.history.known_offsets(1, 0, shared=False) == {20, 30}
+    assert stores.history.known_offsets(1, 0) == {0: {20, 30}}
     stores.write(queue_marks=[mark(3, QueueState.DONE)], dispatcher_floor=31)
-    assert stores.history.known_offsets(1, 0, shared=False) == set()
+    assert stores.history.known_offsets(1, 0) == {}
 
 
 @pytest.mark.promise("device-5")
@@ -116,7 +122,7 @@ def test_what_is_done_below_the_floor_leaves_nothing(stores: Stores) -> None:
     retained = QueueRow(1, 50 * STEP, -1, 3, QueueState.SENT, 5, 2**42, (), b"retained")
     stores.write(queue_rows=[row(1), retained])
     stores.write(queue_marks=[mark(1, QueueState.DONE), QueueMark(1, 50 * STEP, -1, QueueState.DONE, 0)])
-    assert stores.history.known_offsets(1, -1, shared=False) == set()
+    assert stores.history.known_offsets(1, -1) == {}
     assert stores.queue.in_flight(1) == []
 
 
@@ -156,9 +162,9 @@ def test_what_was_dropped_stays_known_until_the_floor_passes(stores: Stores) -> 
     stores.write(dispatcher_floor=20)
     stores.write(queue_dropped=[(1, 1 * STEP), (1, 2 * STEP)])
     assert numbers(stores.queue.page(1, 0, 10)) == [3]
-    assert stores.history.known_offsets(1, 0, shared=False) == {20, 30}
+    assert stores.history.known_offsets(1, 0) == {0: {20, 30}}
     stores.write(dispatcher_floor=21)
-    assert stores.history.known_offsets(1, 0, shared=False) == {30}
+    assert stores.history.known_offsets(1, 0) == {0: {30}}
 
 
 @pytest.mark.promise("device-5")

@@ -173,7 +173,7 @@ def test_nothing_of_a_session_is_left(stores: SessionStores) -> None:
     _, again = stores.sessions.load().sessions
     assert (again.subscriptions, again.receiving, again.queued) == ((), (), 0)
     assert stores.in_flight(5) == stores.page(5, 0, 10) == []
-    assert stores.history.known_offsets(5, 0, shared=False) == set()
+    assert stores.history.known_offsets(5, 0) == {}
 
 
 @pytest.mark.promise("device-9")
@@ -290,22 +290,24 @@ def test_what_is_done_is_known_until_the_floor_has_passed_it(stores: SessionStor
     stores.write(queue_rows=[row(number) for number in (1, 2, 3)])
     stores.write(queue_marks=[mark(number, DONE, 0) for number in (1, 2)])
     assert numbers(stores.page(1, 0, 10)) == [3]
-    assert known(1, 0, shared=False) == {10, 20, 30}
-    assert known(1, 20, shared=False) == {20, 30}
+    assert known(1, 0) == {0: {10, 20, 30}}
+    assert known(1, 20) == {0: {20, 30}}
     stores.forget_below(20)
-    assert known(1, 20, shared=False) == {20, 30}
+    assert known(1, 20) == {0: {20, 30}}
     stores.reopen()
     known = stores.history.known_offsets
-    assert known(1, 20, shared=False) == {20, 30}
+    assert known(1, 20) == {0: {20, 30}}
     stores.write(queue_marks=[mark(3, DONE, 0)])
     stores.forget_below(31)
-    assert known(1, 0, shared=False) == set()
+    assert known(1, 0) == {}
 
 
 def test_what_came_by_a_shared_subscription_is_known_apart(stores: SessionStores) -> None:
-    stores.write(queue_rows=[row(1), row(2, flags=8)])
-    assert stores.history.known_offsets(1, 0, shared=False) == {10}
-    assert stores.history.known_offsets(1, 0, shared=True) == {20}
+    """And by which: a member of two groups has a copy for each."""
+    g, h = (0xFFFFFFFF << 1 | 1) << 3, 7 << 3
+    stores.write(queue_rows=[row(1), row(2, offset=10, flags=1 | g), row(3, flags=2 | h)])
+    stores.reopen()
+    assert stores.history.known_offsets(1, 0) == {0: {10}, g >> 3: {10}, 7: {30}}
 
 
 def test_copies_of_shared_subscriptions_are_all_kept(stores: SessionStores) -> None:

@@ -294,9 +294,12 @@ class StandInHistory(DeviceQueueHistory):
         rows = self._store.rows(generation, QueueState.SENT, QueueState.RELEASED)
         return {(row.flags >> 3, row.offset) for row in rows if row.flags & 8}
 
-    def known_offsets(self, generation: int, from_offset: int, *, shared: bool) -> set[int]:
-        rows = [row for row in self._store.queue.values() if bool(row.flags & 8) is shared]
-        return {row.offset for row in rows if row.generation == generation and row.offset >= from_offset}
+    def known_offsets(self, generation: int, from_offset: int) -> dict[int, set[int]]:
+        known: dict[int, set[int]] = defaultdict(set)
+        for row in self._store.queue.values():
+            if row.generation == generation and row.offset >= from_offset:
+                known[row.flags >> 3].add(row.offset)
+        return known
 
 
 class StandInSessions(SessionStore):

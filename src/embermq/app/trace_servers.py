@@ -260,5 +260,5 @@ def _stored_as(history: RedisDeviceQueueHistory, generation: int, position: int)
             return STORED[row.state]
     if any(offset == position for _, offset, _ in history.queued(generation)):
         return STORED[QueueState.QUEUED]
-    known = (history.known_offsets(generation, position, shared=shared) for shared in (False, True))
+    known = history.known_offsets(generation, position).values()
     return STORED[QueueState.DONE] if any(position in some for some in known) else ""

@@ -82,7 +82,7 @@ class Recovery(Redispatch):
         self._device = device
         self._log = log
         self._queue = queue
-        self._known: dict[tuple[int, bool], set[int]] = {}
+        self._known: dict[int, dict[int, set[int]]] = {}
         self._placed: dict[tuple[int, int], int] = {}
         self._all_sent: dict[int, set[int]] | None = None
         self._floor = self._start = 0
@@ -147,7 +147,7 @@ class Recovery(Redispatch):
         """The copy of a shared subscription and the one of the plain filters are two."""
         if offset < self._floor_of(receiver):
             return False
-        return offset not in self._known_offsets(receiver.session, shared=False)
+        return offset not in self._known_offsets(receiver.session, 0)
 
     def _is_owed_to_group(self, group: MatchedGroup, keepers: list[Receiver], offset: int) -> bool:
         """When nobody has it, who has left the group since included. Below the floor one of them was chosen, and nobody
@@ -156,7 +156,8 @@ class Recovery(Redispatch):
         having = keepers if turn.queue is None else [*keepers, self._state.groups.queue_of(turn)]
         if all(offset < self._floor_of(receiver) for receiver in having):
             return False
-        if any(offset in self._known_offsets(receiver.session, shared=True) for receiver in having):
+        mark = share_mark(turn.name)
+        if any(offset in self._known_offsets(receiver.session, mark) for receiver in having):
             return False
         return offset not in self._shared_sent(turn)
 
@@ -185,11 +186,11 @@ class Recovery(Redispatch):
                     self._state.tick.session_writes.queue_dropped.append((queue.generation, seq))
                     queue.forget_stored(record_bytes)
 
-    def _known_offsets(self, session: Session, *, shared: bool) -> set[int]:
-        key = (session.generation, shared)
-        known = self._known.get(key)
+    def _known_offsets(self, session: Session, mark: int) -> AbstractSet[int]:
+        """What it has had by the shared subscription with this mark, or with 0 by none."""
+        known = self._known.get(session.generation)
         if known is None:
-            known = self._known[key] = self._queue.known_offsets(
-                session.generation, self._start, shared=shared
+            known = self._known[session.generation] = self._queue.known_offsets(
+                session.generation, self._start
             )
-        return known
+        return known.get(mark, frozenset())

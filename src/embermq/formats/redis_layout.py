@@ -149,16 +149,19 @@ def seq_of(score: bytes | str | float) -> int:
 
 def position_of(row: QueueRow) -> str:
     """A member of `{client}_positions`: what the client has had stored. Plain subscriptions give a client one copy of
-    an offset; shared ones may give it several, retained messages have no offset, so these carry their place too."""
-    return f"{row.offset}:{score_of(row.seq)}" if row.flags & 8 or row.offset < 0 else str(row.offset)
+    an offset; shared ones may give it several, retained messages have no offset, so these carry their place too, at the
+    end. In front of it stands which shared subscription it was."""
+    if row.offset < 0:
+        return f"{row.offset}:{score_of(row.seq)}"
+    return f"{row.offset}:{row.flags >> 3}:{score_of(row.seq)}" if row.flags & 8 else str(row.offset)
 
 
-def offset_in(key: str, position: str) -> tuple[int, bool]:
-    """Offset of a position, -1 for a retained message, and whether it came by a shared subscription. Raises
-    LayoutError."""
-    offset, colon, _ = position.partition(":")
+def offset_in(key: str, position: str) -> tuple[int, int]:
+    """Offset of a position, -1 for a retained message, and the bits of `QueueRow.flags` from 3 on, 0 for a copy of
+    plain subscriptions. Raises LayoutError."""
+    offset, *shared = position.split(":")
     try:
-        return int(offset), bool(colon)
+        return int(offset), int(shared[0]) if len(shared) > 1 else len(shared)
     except ValueError as error:
         raise broken(key, error) from error
 

@@ -54,6 +54,6 @@ class DeviceQueueHistory(ABC):
         """(bits of `flags` from 3 on, source offset) of what came by a shared subscription and is SENT or RELEASED."""
 
     @abstractmethod
-    def known_offsets(self, generation: int, from_offset: int, *, shared: bool) -> set[int]:
-        """Source offsets >= `from_offset` that this session has had stored, done ones included: those that came by a
-        shared subscription, or the others."""
+    def known_offsets(self, generation: int, from_offset: int) -> dict[int, set[int]]:
+        """Source offsets >= `from_offset` that this session has had stored, done ones included, by the bits of `flags`
+        from 3 on: each shared subscription has its own copy, and 0 stands for what came by none."""

@@ -48,3 +48,22 @@ def test_what_was_sent_before_an_unsubscribe_is_still_owed_after_a_crash() -> No
     hand.settle()
     assert again.payloads == [b"sent and not acknowledged"]
     assert again.messages[0].dup
+
+
+@pytest.mark.promise("device-14")
+@pytest.mark.parametrize("lost", range(3))
+def test_each_copy_of_a_member_of_two_groups_with_a_plain_subscription_is_found_missing(lost: int) -> None:
+    """The store of sessions has the others, and has had them all: one of several servers may lose what is newest."""
+    hand = HandDrivenBroker()
+    link = hand.keeps("a", acknowledges=False)
+    link.subscribes("$share/g/t/#", "$share/h/t/+", "t/a", qos=2)
+    hand.keeps("publisher").publishes("t/a", b"once for each", qos=2)
+    hand.settle()
+    assert link.payloads == [b"once for each"] * 3
+    rows = hand.store.queue
+    del rows[sorted(rows)[lost]]
+    hand.store.dispatcher_floor = 0
+    again = hand.restarted().keeps("a")
+    again.hand.settle()
+    assert again.payloads == [b"once for each"] * 3
+    assert sorted(message.dup for message in again.messages) == [False, True, True]

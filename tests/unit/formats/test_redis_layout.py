@@ -292,12 +292,13 @@ def test_a_key_without_a_name_is_told(key: str) -> None:
 @pytest.mark.parametrize(
     ("offset", "flags", "position", "told"),
     [
-        (12, 1, "12", (12, False)),
-        (12, 9, "12:1", (12, True)),
-        (-1, 5, "-1:1", (-1, True)),
+        (12, 1, "12", (12, 0)),
+        (12, 9, "12:1:1", (12, 1)),
+        (12, 1 | 77 << 3, "12:77:1", (12, 77)),
+        (-1, 5, "-1:1", (-1, 1)),
     ],
 )
-def test_positions(offset: int, flags: int, position: str, told: tuple[int, bool]) -> None:
+def test_positions(offset: int, flags: int, position: str, told: tuple[int, int]) -> None:
     row = QueueRow(3, 65_536, offset, 0, 0, flags, 0, (), b"")
     assert position_of(row) == position
     assert offset_in("k", position) == told
@@ -353,3 +354,5 @@ def test_small_values() -> None:
         decode_place("k", 7, b"{}")
     with pytest.raises(LayoutError, match="'k'"):
         offset_in("k", "x:1")
+    with pytest.raises(LayoutError, match="'k'"):
+        offset_in("k", "1:x:1")

@@ -145,20 +145,20 @@ class RedisDeviceQueueHistory(DeviceQueueHistory):
         at = bisect_right(highest, offset)
         return seqs[at] if at < len(seqs) else None
 
-    def known_offsets(self, generation: int, from_offset: int, *, shared: bool) -> set[int]:
+    def known_offsets(self, generation: int, from_offset: int) -> dict[int, set[int]]:
         owner = self._owners.get(generation)
         if owner is None:
-            return set()
+            return {}
         key = owner.keys.positions
         found = _items(
             self._redis.command(owner.keys.session, "ZRANGE", key, max(from_offset, 0), "+inf", "BYSCORE")
         )
-        known: set[int] = set()
+        known: dict[int, set[int]] = {}
         for member in found:
             text = member.decode(errors="replace") if isinstance(member, bytes) else str(member)
-            offset, is_apart = offset_in(key, text)
-            if is_apart == shared and offset >= from_offset:
-                known.add(offset)
+            offset, mark = offset_in(key, text)
+            if offset >= from_offset:
+                known.setdefault(mark, set()).add(offset)
         return known
 
     def queued(self, generation: int) -> list[tuple[int, int, int]]:

@@ -86,13 +86,16 @@ class SqliteQueueHistory(DeviceQueueHistory):
         )
         return set(rows)
 
-    def known_offsets(self, generation: int, from_offset: int, *, shared: bool) -> set[int]:
+    def known_offsets(self, generation: int, from_offset: int) -> dict[int, set[int]]:
         self._tables.write()
         rows = self._connection.execute(
-            'SELECT "offset" FROM device_queue WHERE generation = ? AND "offset" >= ? AND flags >> 3 & 1 = ?',
-            (generation, from_offset, shared),
+            'SELECT flags >> 3, "offset" FROM device_queue WHERE generation = ? AND "offset" >= ?',
+            (generation, from_offset),
         )
-        return {offset for (offset,) in rows}
+        known: dict[int, set[int]] = {}
+        for mark, offset in rows:
+            known.setdefault(mark, set()).add(offset)
+        return known
 
 
 def _row(row: tuple[int, int, int, int, int, int, int, bytes, bytes]) -> QueueRow:
