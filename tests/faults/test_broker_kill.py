@@ -55,6 +55,8 @@ def test_device_subscribers_get_all_that_was_acknowledged(seed: int, tmp_path: P
             fleet.subscriber("restless-3.1.1", V311, restless_s=0.4)
             fleet.subscriber("restless-5", V5, restless_s=0.2)
             fleet.subscriber("narrow-5", V5, restless_s=0.8, receive_maximum=20, topic_filter="load/V5/#")
+            fleet.subscriber("slow-5", V5, topic_filter="load/V5/q1/#").slow_s = 0.3
+            fleet.subscriber("slow-3.1.1", V311, restless_s=1.0, topic_filter="load/V311/q1/#").slow_s = 0.16
             await fleet.start_subscribers()
             fleet.start_publishers()
             for _ in range(KILLS):
