@@ -10,6 +10,7 @@ import { Bans } from "./pages/bans.jsx";
 import { Clients } from "./pages/clients.jsx";
 import { Cluster } from "./pages/cluster.jsx";
 import { Login } from "./pages/login.jsx";
+import { Mqtt } from "./pages/mqtt.jsx";
 import { Overview } from "./pages/overview.jsx";
 import { Parked } from "./pages/parked.jsx";
 import { Pipeline } from "./pages/pipeline.jsx";
@@ -29,6 +30,7 @@ const PAGES = [
   { at: "parked", name: "Parked messages", page: Parked },
   { at: "retained", name: "Retained messages", page: Retained },
   { at: "publish", name: "Publish", page: Publish },
+  { at: "mqtt", name: "MQTT client", page: Mqtt },
   { at: "pipeline", name: "Pipeline", page: Pipeline },
   { at: "cluster", name: "Cluster", page: Cluster },
   { at: "accounts", name: "Accounts", page: Accounts },

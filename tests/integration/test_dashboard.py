@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,8 +13,9 @@ import httpx
 import msgspec
 import pytest
 from tests.support.admin_broker import AdminBroker
-from tests.support.broker_process import BrokerProcess
+from tests.support.broker_process import BrokerProcess, free_port
 from tests.support.browser import Browser, browser
+from tests.support.dashboard_page import accessible, address, confirm, log_in, open_page
 from tests.support.foreign_clients import ROOT
 from tests.support.mqtt_client import MqttClient, run
 from tests.support.waiting import wait_until
@@ -25,9 +27,8 @@ from embermq.ports.membership import NodeAbout, NodeView
 
 PAGE = ROOT / "src" / "embermq" / "admin" / "page"
 BYTES_MAX = 200_000
+SOCKET_PORT = free_port()
 ENTERED = "nav#menu"
-PHONE = {"width": 390, "height": 800}
-DESK = {"width": 1280, "height": 900}
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +41,8 @@ def packages() -> None:
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AdminBroker]:
-    with AdminBroker(tmp_path_factory.mktemp("dashboard")) as running:
+    settings = {"listeners.ws": f"127.0.0.1:{SOCKET_PORT}", "logging.level": "info"}
+    with AdminBroker(tmp_path_factory.mktemp("dashboard"), settings=settings) as running:
         yield running
 
 
@@ -59,55 +61,6 @@ def page(chromium: Browser, broker: AdminBroker) -> Iterator[Browser]:
     assert chromium.run("return problems.splice(0)") == []  # errors, and what the content policy forbade
 
 
-def address(broker: BrokerProcess) -> str:
-    return f"http://127.0.0.1:{broker.http_port}/"
-
-
-def log_in(chromium: Browser, broker: BrokerProcess, token: str) -> None:
-    """From a tab that knows nothing yet."""
-    chromium.run(
-        """
-        page = await fresh();
-        await page.goto(given.address);
-        await page.fill("input[type=password]", given.token);
-        await page.keyboard.press("Enter");
-        """,
-        address=address(broker),
-        token=token,
-    )
-
-
-def open_page(page: Browser, place: str) -> None:
-    page.run("await page.evaluate((to) => { location.hash = to }, given.place)", place=f"#/{place}")
-
-
-def accessible(page: Browser) -> list[Any]:
-    """What axe-core finds, its colours in the dark too, and whether a phone has to scroll sideways."""
-    found = page.run(
-        """
-        const found = [];
-        for (const [colorScheme, runOnly] of [["dark", ["color-contrast"]], ["light", undefined]]) {
-          await page.emulateMedia({ colorScheme });
-          await page.evaluate(axe);
-          const { violations } = await page.evaluate((runOnly) => axe.run(runOnly ? { runOnly } : {}), runOnly);
-          for (const { id, nodes } of violations) {
-            found.push([colorScheme, id, nodes.map(({ html }) => html)]);
-          }
-        }
-        await page.setViewportSize(given.phone);
-        if (await page.evaluate(() => document.documentElement.scrollWidth > innerWidth)) {
-          found.push("wider than a phone");
-        }
-        await page.setViewportSize(given.desk);
-        return found;
-        """,
-        desk=DESK,
-        phone=PHONE,
-    )
-    assert isinstance(found, list)
-    return found
-
-
 def test_the_page_that_is_served_is_built_from_its_sources(packages: None, tmp_path: Path) -> None:
     subprocess.run([ROOT / "scripts" / "dashboard", tmp_path], check=True, timeout=300)
     built = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
@@ -122,12 +75,21 @@ def test_nothing_else_may_be_loaded_or_run(broker: AdminBroker) -> None:
         answer = httpx.get(address(broker) + path, timeout=30)
         policy = answer.headers["content-security-policy"]
         assert "default-src 'none'; script-src 'self'; style-src 'self'" in policy
+        assert f"connect-src 'self' ws://127.0.0.1:{SOCKET_PORT}; base-uri" in policy
         assert "unsafe" not in policy and "frame-ancestors 'none'" in policy
         assert answer.headers["x-content-type-options"] == "nosniff"
         again = httpx.get(
             address(broker) + path, headers={"if-none-match": answer.headers["etag"]}, timeout=30
         )
         assert (again.status_code, again.content) == (304, b"")
+
+
+@pytest.mark.parametrize("host", ["a; script-src *", "a b", "*", "[::1]", ""])
+def test_no_host_gets_into_the_content_policy_that_is_no_name(broker: AdminBroker, host: str) -> None:
+    with socket.create_connection(("127.0.0.1", broker.http_port), 30) as client:
+        client.sendall(f"GET / HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
+        answer = b"".join(iter(lambda: client.recv(65_536), b"")).lower()
+    assert b"connect-src 'self'; base-uri" in answer or answer.startswith(b"http/1.1 4")
 
 
 def test_a_bad_token_is_refused_and_kept_nowhere(chromium: Browser, broker: AdminBroker) -> None:
@@ -249,21 +211,6 @@ def test_without_any_token_this_machine_is_in_and_told_so(chromium: Browser, tmp
         assert stranger == [], "another page in this browser reads nothing"
         found = httpx.get(f"{address(broker)}api/v1/retained?filter=stranger", timeout=30)
         assert (found.status_code, found.json()) == (200, []), "and does nothing"
-
-
-def confirm(page: Browser, button: str) -> str:
-    """Press it, say yes; what the page tells then."""
-    told = page.run(
-        """
-        await page.evaluate(() => document.querySelector(".told button")?.click());
-        await page.getByRole("button", { name: given.button, exact: true }).first().click();
-        await page.click("dialog[open] button[value=yes]");
-        await page.waitForSelector(".told .notice");
-        return page.textContent(".told .notice span");
-        """,
-        button=button,
-    )
-    return str(told)
 
 
 def test_a_client_is_found_shown_and_sent_away(page: Browser, broker: AdminBroker, name: str) -> None:
@@ -598,3 +545,45 @@ def test_nodes_of_the_cluster_are_shown(page: Browser, broker: AdminBroker) -> N
     )
     assert "etcd://h1:2379" in told and "stands by" in told and "4.5 s" in told and "This broker" not in told
     page.run("await page.reload()")
+
+
+def test_a_client_in_the_page_subscribes_and_publishes(page: Browser, broker: AdminBroker, name: str) -> None:
+    open_page(page, "mqtt")
+    page.run(
+        """
+        await page.click("text=Connect");
+        await page.waitForSelector(".state:text-is('connected')");
+        await page.getByLabel("Topic filter").fill(`${given.name}/#`);
+        await page.getByRole("button", { name: "Subscribe" }).click();
+        await page.waitForSelector(`.notice.good:has-text("Subscribed to ${given.name}/# with QoS 1.")`);
+        await page.getByLabel("Topic", { exact: true }).fill(`${given.name}/ä`);
+        await page.getByLabel("Payload").fill("<b>1</b>");
+        await page.getByRole("button", { name: "Publish", exact: true }).click();
+        await page.waitForSelector(`.notice.good:has-text("The broker has the message to ${given.name}/ä.")`);
+        await page.waitForSelector("td span:text-is('<b>1</b>')"); // as text
+        """,
+        name=name,
+    )
+    assert accessible(page) == []
+    large = "x" * 200_000
+    broker.told("POST", "/publish", json={"topic": f"{name}/large", "payload": large})
+    page.run("await page.waitForSelector('td:text-is(\"195 KiB\")')")
+    (client,) = broker.told("GET", "/clients?match=dashboard-*")
+    broker.told("DELETE", f"/clients/{client['client_id']}/connection")
+    page.run("await page.waitForSelector(\".notice.bad:has-text('ended by an operator')\")")
+
+
+def test_the_page_says_what_its_client_lacks(page: Browser, broker: AdminBroker) -> None:
+    open_page(page, "mqtt")
+    page.run(
+        """
+        await page.getByLabel("Path").fill("/elsewhere");
+        await page.click("text=Connect");
+        await page.waitForSelector(".notice.bad:has-text('websocket.origins')");
+        await page.route("**/api/v1/broker", (route) => route.fulfill({ json: given.view }));
+        await page.reload();
+        await page.waitForSelector(".notice:has-text('set listeners.ws')");
+        await page.unroute("**/api/v1/broker");
+        """,
+        view=broker.told("GET", "/broker") | {"listeners": {"mqtt": ["127.0.0.1:1883"]}},
+    )

@@ -24,7 +24,7 @@ from starlette.types import ASGIApp
 
 from embermq.admin.access import CertificateName, no_certificate
 from embermq.admin.faults import tell_of_fault
-from embermq.admin.front_page import dashboard_routes
+from embermq.admin.front_page import SocketPorts, dashboard_routes, no_sockets
 from embermq.admin.http_connection import TimedConnection
 from embermq.admin.problem import Problem
 from embermq.admin.refusals import Refusals
@@ -36,9 +36,11 @@ BACKLOG = 128
 LAST_WORD_S = 0.1
 
 
-def create_app(service: AdminService, api: ASGIApp | None = None) -> Starlette:
+def create_app(
+    service: AdminService, api: ASGIApp | None = None, ports: SocketPorts = no_sockets
+) -> Starlette:
     """The application over one service; what the service raises becomes a 500 without its text. `api` is what is below
-    /api/v1 otherwise."""
+    /api/v1 otherwise, `ports` where the dashboard may speak MQTT."""
 
     async def health(_: Request) -> Response:
         found = service.health()
@@ -56,7 +58,7 @@ def create_app(service: AdminService, api: ASGIApp | None = None) -> Starlette:
 
     return Starlette(
         routes=[
-            *dashboard_routes(),
+            *dashboard_routes(ports),
             Route("/health", health),
             Route("/ready", ready),
             Route("/metrics", metrics),

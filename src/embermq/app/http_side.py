@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,8 +17,8 @@ from embermq.admin.trail import Trail
 from embermq.app.api_tokens import token_access
 from embermq.app.desks import Desks
 from embermq.edge.api_listeners import ApiListeners, certificate_name
-from embermq.edge.listener_settings import Listener
-from embermq.edge.settings import Address
+from embermq.edge.listener_settings import OVER_WEBSOCKET, Listener
+from embermq.edge.settings import Address, UnixAddress
 
 if TYPE_CHECKING:
     from embermq.admin.http import HttpServer
@@ -28,8 +28,17 @@ class HttpSide:
     """Its libraries are only loaded when there is a listener for it."""
 
     def __init__(
-        self, data_dir: Path, service: AdminService, desks: Desks, refusals: Refusals, trail: Trail
+        self,
+        data_dir: Path,
+        service: AdminService,
+        desks: Desks,
+        refusals: Refusals,
+        trail: Trail,
+        *,
+        bound: Mapping[str, Sequence[Address | UnixAddress]],
     ) -> None:
+        """`bound` has the listeners that are open, by kind, whenever it is looked at."""
+        self._bound = bound
         self._trail = trail
         self._data_dir = data_dir
         self._service = service
@@ -54,11 +63,19 @@ class HttpSide:
 
         access = token_access(self._data_dir)
         api = create_api(self._desks, access, HTTP_OPERATIONS, trail=self._trail)
-        app = create_app(self._service, api)
+        app = create_app(self._service, api, self._socket_ports)
         server = HttpServer(app, HttpLimits(), self._refusals, certificate)
         await server.start(sockets)
         self._stops.append(server.stop)
         return server
+
+    def _socket_ports(self) -> list[tuple[str, int]]:
+        return [
+            (kind, address.port)
+            for kind in OVER_WEBSOCKET
+            for address in self._bound.get(kind, ())
+            if isinstance(address, Address)
+        ]
 
     async def stop(self) -> None:
         """Finish requests under way."""

@@ -384,7 +384,7 @@ class _Application:
         settings, bound = self._settings, service.bound
         await self._open_for_nodes(parts.server, parts.embedded.peers)
         surfaces = _Surfaces(
-            HttpSide(self._data_dir, service, desks, service.refusals["http"], self._trail),
+            HttpSide(self._data_dir, service, desks, service.refusals["http"], self._trail, bound=bound),
             RpcSide(self._data_dir, GrpcLimits(), queues, service.refusals["grpc"], self._trail),
             ApiListeners(parts.embedded.broker.state),
         )

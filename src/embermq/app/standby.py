@@ -53,7 +53,7 @@ async def stand_by(settings: Settings, data_dir: Path, cluster: ClusterSide) -> 
     """Serve `/health`, `/ready` and `cluster status` until this node's turn has come, True, or it is told to stop. Its
     listeners over TLS stay closed. Raises StartError."""
     desks = {CLUSTER: ClusterDesk(cluster.membership)}
-    http = HttpSide(data_dir, StandbyService(cluster), desks, Refusals(), NO_TRAIL)
+    http = HttpSide(data_dir, StandbyService(cluster), desks, Refusals(), NO_TRAIL, bound={})
     control = ControlSide(data_dir)
     try:
         for listener in compose_listeners(
