@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from random import Random
 
 import pytest
 from tests.faults.fleet import V5, V311, Fleet
-from tests.faults.test_cluster_guard import has_left, stop_still
+from tests.faults.test_cluster_guard import asked, has_left, stop_still
 from tests.faults.traffic import Place
 from tests.support.broker_process import BrokerProcess, free_port
 from tests.support.etcd_server import EtcdServer
@@ -135,6 +136,9 @@ def test_a_client_may_connect_to_any_node_and_reaches_all_clients(
     with nodes(etcd, servers, tmp_path) as found:
         run(scenario(found))
         for each in found:
+            status, told = asked(each, "/ready")
+            assert status == 200
+            assert json.loads(told)["parts"]["other_slots"] == "ok"
             assert each.stop() == 0
             assert "Traceback" not in each.output()
 

@@ -105,6 +105,9 @@ class BrokerService:
         away = apart.trouble if apart is not None else ""
         if apart is not None:
             parts["session_store"] = away or "ok"
+        if self._embedded.peers is not None:
+            # Told alone: a node that a balancer leaves out would read the others' logs no better.
+            parts["other_slots"] = self._embedded.peers.failing or "ok"
         is_missed = is_out and self._settings.pipeline.counts_for_ready
         return Readiness(bool(self.bound) and not failing and not away and not is_missed, parts)
 
