@@ -46,6 +46,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             PARTITIONS_MAX,
         )
         register_sources(session)
+        session.conf.set("spark.sql.streaming.stopTimeout", "60000")  # of a test that stops its queries
         yield session
         session.stop()
 
