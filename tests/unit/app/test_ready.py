@@ -37,7 +37,7 @@ def test_ready_shows_the_pipeline_and_counts_it_where_that_is_wanted(
     found: SupervisorStatistics, shown: str, is_out: bool, counts: bool, tmp_path: Path
 ) -> None:
     embedded = SimpleNamespace(
-        log_side=SimpleNamespace(failing=""), session_store=None, clock=ClockFile(tmp_path)
+        log_side=SimpleNamespace(failing=""), session_store=None, peers=None, clock=ClockFile(tmp_path)
     )
     broker = BrokerService(
         Settings(pipeline=PipelineSettings(counts_for_ready=counts)),
