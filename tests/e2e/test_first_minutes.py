@@ -8,6 +8,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from uuid import uuid4
 
 import pytest
 from tests.support.broker_process import EMBERMQ, BrokerProcess
@@ -108,7 +109,8 @@ def test_the_start_up_block_shows_what_to_type(broker: BrokerProcess) -> None:
 def test_an_application_gets_its_messages_within_a_minute(
     broker: BrokerProcess, listen: Callable[..., subprocess.Popen[str]]
 ) -> None:
-    subscription = ("-i", "billing-1", "-c", "-t", "sales/#", "-q", "1")
+    client_id = f"billing-{uuid4().hex[:8]}"  # a second try has a session of its own
+    subscription = ("-i", client_id, "-c", "-t", "sales/#", "-q", "1")
     listener = listen(*subscription, "-C", "10")
     for number in range(10):
         publish(broker, "sales/berlin", f"{number}")
