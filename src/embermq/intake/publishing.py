@@ -341,8 +341,7 @@ class Publishing:
         when it is refused after all."""
         state, tick, message = self._state, self._tick, accepted.message
         match, link, qos = accepted.match, accepted.link, message.qos
-        order = state.share.retain_order
-        if message.retain and order is not None and not isinstance(accepted.own, Copied):
+        if message.retain and (order := state.share.retain_order) and not isinstance(accepted.own, Copied):
             message = accepted.message = order.own(message)
         # What is QoS 0 has reached applications already, so its record names none.
         fields = source_of(state, permissions) if message.retain else ()
