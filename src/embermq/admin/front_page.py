@@ -58,9 +58,13 @@ def _served(content: bytes, kind: str, ports: SocketPorts) -> Callable[[Request]
         "cache-control": "no-cache",  # asked for again each time, so that an upgrade is seen at once
     }
 
+    of_content = sha256(content)
+
     async def answer(request: Request) -> Response:
         policy = POLICY.format(sockets=_sockets(request, ports()))
-        etag = f'"{sha256(content + policy.encode()).hexdigest()[:32]}"'  # a browser keeps the policy with the page
+        digest = of_content.copy()
+        digest.update(policy.encode())  # a browser keeps the policy with the page
+        etag = f'"{digest.hexdigest()[:32]}"'
         told = {**headers, "content-security-policy": policy, "etag": etag}
         if request.headers.get("if-none-match") == etag:
             return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=told)
