@@ -116,9 +116,8 @@ class _Tail:
         offset, published_ms = published
         if row.since_offset >= 0:
             return offset >= row.since_offset
-        return (
-            decode_record(row.record).message.accepted_ms < published_ms
-        )  # of a version that kept dates alone
+        # Of a version that kept dates alone.
+        return decode_record(row.record).message.accepted_ms < published_ms
 
     def receive(self, state: BrokerState) -> None:
         """Complete the sets of packet ids whose PUBREL has not come."""
