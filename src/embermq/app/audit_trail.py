@@ -7,6 +7,7 @@ broker and by commands, one at a time; parts that are full get a number, and the
 from __future__ import annotations
 
 import asyncio
+import errno
 import fcntl
 import logging
 import os
@@ -22,6 +23,7 @@ from typing import Any
 import msgspec
 
 from embermq.admin.trail import DONE, VALUE_CHARACTERS_MAX, ChangeBegun, ChangeView, ListChangesRequest
+from embermq.app.durable_file import sync_folder
 from embermq.ports.errors import StoreError
 
 STEM = "audit-trail"
@@ -147,8 +149,12 @@ def append(data_dir: Path, lines: Sequence[bytes]) -> None:
         try:
             size = os.fstat(file).st_size
             torn = b"\n" if size and os.pread(file, 1, size - 1) != b"\n" else b""
-            os.write(file, torn + b"".join(lines))
+            data = torn + b"".join(lines)
+            if os.write(file, data) < len(data):  # what is there is a torn line
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(present))
             os.fsync(file)
+            if not size:
+                sync_folder(data_dir)
         finally:
             os.close(file)
     finally:

@@ -15,7 +15,12 @@ def replace_durably(path: Path, data: bytes) -> None:
         file.flush()
         os.fsync(descriptor)
     os.replace(temporary, path)
-    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Names that files have got in it stay, also after a loss of power. Raises OSError."""
+    directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(directory)
     finally:

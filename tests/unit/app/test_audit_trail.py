@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import stat
 from pathlib import Path
 
@@ -101,3 +102,18 @@ def test_nothing_is_followed_out_of_the_data_directory(tmp_path: Path) -> None:
     (tmp_path / FILES[0]).symlink_to(tmp_path / "elsewhere")
     with pytest.raises(OSError, match="symbolic links"):
         append(tmp_path, [b"{}\n"])
+
+
+def test_half_a_line_is_no_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that is nearly full takes the beginning of what it is given."""
+    whole = os.write
+    monkeypatch.setattr(os, "write", lambda file, data: whole(file, data[:10]))
+    with (
+        pytest.raises(OSError, match="No space left"),
+        command_recorded(tmp_path, "RevokeToken", {"value": "a"}),
+    ):
+        pytest.fail("it is done without a record")
+    monkeypatch.undo()
+    with command_recorded(tmp_path, "RevokeToken", {"value": "b"}):
+        pass
+    assert listed(tmp_path) == [("b", "done")]
