@@ -103,6 +103,11 @@ class RunningBroker:
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
+    def data_dir(self) -> Path:
+        """Of EmberMQ; what is in it before the start is there for the broker."""
+        return self._directory / "data"
+
+    @property
     def pid(self) -> int:
         """Process id of the broker."""
         assert self._process is not None
@@ -137,7 +142,7 @@ class RunningBroker:
             str(Path(sys.executable).with_name("embermq")),
             "run",
             "--data-dir",
-            str(self._directory / "data"),
+            str(self.data_dir),
             "--set",
             f"listeners.mqtt=127.0.0.1:{self.port}",
             "--set",
