@@ -15,6 +15,7 @@ import pytest
 from tests.support import broker_process, sharing
 from tests.support.broker_process import free_port
 from tests.support.mqtt_client import MqttClient, run
+from tests.support.redis_asking import on_the_loop
 
 
 @pytest.fixture
@@ -28,8 +29,15 @@ def test_a_connection_that_a_test_forgets_is_told_instead_of_waited_for(port: in
         await loop.create_server(asyncio.Protocol, "127.0.0.1", port)
         await loop.create_connection(asyncio.Protocol, "127.0.0.1", port)
 
+    async def failing() -> None:
+        await scenario()
+        raise ValueError("as a test that fails")
+
     with pytest.raises(AssertionError, match="unclosed"):
         run(scenario())
+    port = free_port()
+    with pytest.raises(ValueError, match="fails"):
+        on_the_loop(failing)()
 
 
 def test_a_client_whose_end_nobody_waits_for_any_more_is_dropped(port: int) -> None:

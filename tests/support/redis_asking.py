@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from functools import wraps
 from typing import ParamSpec
 
-import uvloop
+from tests.support.mqtt_client import run as run_on_the_loop
 from tests.support.redis_server import RedisServer
 
 from embermq.adapters.redis.address import parse_address
@@ -90,10 +90,11 @@ P = ParamSpec("P")
 
 
 def on_the_loop(test: Callable[P, Coroutine[object, object, None]]) -> Callable[P, None]:
-    """Run a test that is a coroutine, on the loop that the broker has."""
+    """Run a test that is a coroutine, on the loop that the broker has. One that fails with its link open has failed,
+    and is not waited for."""
 
     @wraps(test)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
-        uvloop.run(test(*args, **kwargs))
+        run_on_the_loop(test(*args, **kwargs))
 
     return run

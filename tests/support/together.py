@@ -3,10 +3,13 @@ worker's together: those of the pipeline's one Spark session, and those of the o
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import cache
 from pathlib import Path
 
+import pytest
 from xdist.scheduler.loadfile import LoadFileScheduling  # type: ignore[import-untyped]
+from xdist.workermanage import WorkerController  # type: ignore[import-untyped]
 
 ROOT = Path(__file__).resolve().parents[2]
 SESSION = ("spark: SparkSession", "redrive: Redrive")
@@ -14,7 +17,29 @@ SESSION = ("spark: SparkSession", "redrive: Redrive")
 
 
 class FilesTogether(LoadFileScheduling):  # type: ignore[misc]
-    """For `pytest -n WORKERS --dist loadfile`."""
+    """For `pytest -n WORKERS --dist loadfile`. What a worker had still to do when it ended, another one does; the test
+    that ended it runs again as often as a test that fails (`--reruns`), not for ever."""
+
+    def __init__(self, config: pytest.Config, log: object = None) -> None:
+        super().__init__(config, log)
+        self._ended: Counter[str] = Counter()
+        """How many workers each test has ended."""
+
+    def remove_node(self, node: WorkerController) -> str | None:
+        """See the base. Returns the test that the worker was running."""
+        units = self.assigned_work[node].values()
+        ended_by = next((test for unit in units for test, is_done in unit.items() if not is_done), None)
+        if ended_by is not None:
+            self._ended[ended_by] += 1
+            if self._ended[ended_by] > (self.config.getoption("reruns", 0) or 0):
+                for unit in units:
+                    if ended_by in unit:
+                        unit[ended_by] = True
+        super().remove_node(node)
+        return ended_by
+
+    def mark_test_pending(self, item: str) -> None:
+        """Nothing is left to do: `remove_node` has put it into the queue again."""
 
     def _split_scope(self, nodeid: str) -> str:
         return together(str(nodeid.partition("::")[0]))
