@@ -47,6 +47,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         )
         register_sources(session)
         session.conf.set("spark.sql.streaming.stopTimeout", "60000")  # of a test that stops its queries
+        # To compile a query costs more than to run it over a few records; drivers of their own have it as it is.
+        session.conf.set("spark.sql.codegen.wholeStage", "false")
+        session.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN")
         yield session
         session.stop()
 

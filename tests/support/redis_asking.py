@@ -89,7 +89,7 @@ async def linked(
 P = ParamSpec("P")
 
 
-def on_the_loop(test: Callable[P, Coroutine[object, object, None]]) -> Callable[P, None]:
+def on_the_loop(test: Callable[P, Coroutine[None, None, None]]) -> Callable[P, None]:
     """Run a test that is a coroutine, on the loop that the broker has. One that fails with its link open has failed,
     and is not waited for."""
 
