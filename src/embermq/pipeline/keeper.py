@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 
 from embermq.pipeline.errors import PipelineError
 from embermq.pipeline.jobs.query_job import JobSetup, QueryJob
+from embermq.pipeline.jvm_thread import closing_connection
 from embermq.pipeline.paused import paused_queries
 from embermq.pipeline.status import QueryReport, QueryState
 from embermq.pipeline.turns import Turns
@@ -45,7 +46,8 @@ class Keeper:
         self._restarts = 0
         self._failures = 0
         self._last_error = ""
-        self._thread = threading.Thread(target=self._keep, name=f"keeper-{kind.name}", daemon=True)
+        work = closing_connection(self._keep)
+        self._thread = threading.Thread(target=work, name=f"keeper-{kind.name}", daemon=True)
 
     def start(self) -> None:
         """Begin; returns at once."""
@@ -92,7 +94,8 @@ class Keeper:
                 self._turns.leave(self._kind.name)
                 self._last_error = short_reason(error)
                 self._state = "backoff"
-                log.warning("query %s: %s", self._kind.name, self._last_error, exc_info=error)
+                log.warning("query %s: %s", self._kind.name, self._last_error)
+                log.debug("query %s", self._kind.name, exc_info=error)
                 self._stopping.wait(self._pause_s(error))
                 self._restarts += 1
 

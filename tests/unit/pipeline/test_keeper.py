@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import errno
+import logging
 import threading
 from pathlib import Path
 from typing import ClassVar, cast
+from unittest.mock import Mock
 
 import pytest
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from tests.support.waiting import wait_until
@@ -146,6 +149,21 @@ def test_what_has_been_put_right_is_no_failure(tmp_path: Path) -> None:
     Keeper(Dies, setup, NO_SPARK, pauses, Turns(["dispatch"])).start()
     wait_until(pauses.is_set, 30, "it has died of everything")
     assert pauses.seconds == [0.5, 1.0, 2.0, 0.5, 0.5, 4.0]
+
+
+def test_a_query_that_dies_says_one_line_and_its_thread_leaves_no_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    gateway, pauses = Mock(), Pauses()
+    monkeypatch.setattr(SparkContext, "_gateway", gateway)
+    setup = JobSetup(DriverSettings(), Places(tmp_path))
+    Keeper(Dies, setup, NO_SPARK, pauses, Turns(["dispatch"])).start()
+    connection = gateway._gateway_client.get_thread_connection.return_value
+    wait_until(lambda: connection.close.called, 30, "its connection is closed")
+    told = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert [(record.getMessage(), record.exc_info) for record in told if "no" in record.getMessage()] == [
+        ("query dispatch: RuntimeError: no", None)
+    ] * HEALS.count("no")
 
 
 def test_what_java_threw_is_told_by_its_own_words() -> None:

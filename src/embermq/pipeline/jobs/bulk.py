@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from embermq.pipeline.jobs.bulk_log import BulkLog
 from embermq.pipeline.jobs.bulk_parts import WAITING_FULL, BulkPart, PartKind
 from embermq.pipeline.jobs.query_job import JobSetup, LastBatch
+from embermq.pipeline.jvm_thread import closing_connection
 from embermq.pipeline.keeper import HEALTHY_S, short_reason
 from embermq.pipeline.log_look import Positions
 from embermq.pipeline.paused import paused_queries
@@ -235,6 +236,7 @@ class Feed:
         assert part is not None
         self._alone(spark, lambda: part.keep_up(time.time_ns() // 1_000_000))
 
+    @closing_connection
     def _alone(self, spark: SparkSession, work: Callable[[], None]) -> None:
         spark.sparkContext.setLocalProperty("spark.scheduler.pool", POOL)
         with self._writing:
@@ -285,7 +287,7 @@ class Bulk:
         self._turn = turn
         self._due_s = float("-inf")
         self._threads = ThreadPoolExecutor(2 * len(kinds), "bulk")
-        self._thread = threading.Thread(target=self._run, name="bulk", daemon=True)
+        self._thread = threading.Thread(target=closing_connection(self._run), name="bulk", daemon=True)
 
     def start(self) -> None:
         """Begin; returns at once."""
@@ -302,7 +304,8 @@ class Bulk:
             try:
                 self._look()
             except Exception as error:  # the log could not be read: nobody else would start the loop again
-                log.warning("the log cannot be looked at: %s", short_reason(error), exc_info=error)
+                log.warning("the log cannot be looked at: %s", short_reason(error))
+                log.debug("the log", exc_info=error)
             if all(feed.is_settled() for feed in self.feeds):
                 self._turns.leave(self._turn)
 

@@ -11,6 +11,7 @@ from datetime import UTC, date, datetime, timedelta
 from msgspec import Struct
 from pyspark import InheritableThread
 
+from embermq.pipeline.jvm_thread import closing_connection
 from embermq.pipeline.sinks.delta_table import DeltaTable, Merged
 from embermq.pipeline.sinks.lake import Lake
 
@@ -81,7 +82,7 @@ class LakeUpkeep:
         self._last_ms, self._commits = now_ms, lake.commits
         whole = today if today != self._last_day else None
         self._thread = InheritableThread(
-            target=self._work, args=(lake.table, whole), name="lake-upkeep", daemon=True
+            target=closing_connection(self._work), args=(lake.table, whole), name="lake-upkeep", daemon=True
         )
         self._thread.start()
 
