@@ -33,26 +33,34 @@ RETAINED, ROUNDS = 200, 4
 """Messages that are retained at a time, and how often."""
 
 
-def node(etcd: EtcdServer, servers: dict[str, object], folder: Path, name: str) -> BrokerProcess:
+def node(
+    etcd: EtcdServer, servers: dict[str, object], folder: Path, name: str, *, pipeline: bool = False
+) -> BrokerProcess:
     settings = servers | {"cluster.etcd": f"{etcd.url}/cars", "cluster.lease_ttl_s": LEASE_S}
     settings |= {"cluster.node": name, "cluster.slots": SLOTS, "cluster.listen": f"127.0.0.1:{free_port()}"}
     settings |= {"queues.enabled": False, "mqtt.shared_subscription_available": False}
-    return BrokerProcess(folder / name, settings=settings | {"device.queue_limit": 60_000})
+    settings |= {"device.queue_limit": 60_000}
+    return BrokerProcess(folder / name, pipeline=pipeline, settings=settings)
 
 
 @contextmanager
 def nodes(
-    etcd: EtcdServer, servers: dict[str, object], folder: Path, *, spare: bool = False
+    etcd: EtcdServer,
+    servers: dict[str, object],
+    folder: Path,
+    *,
+    spare: bool = False,
+    pipeline: bool = False,
 ) -> Iterator[list[BrokerProcess]]:
     """One for each slot, by slot, and one that stands by."""
-    names = ["zero", "one"]
-    found = [node(etcd, servers, folder, name) for name in names]
+    make = partial(node, etcd, servers, folder, pipeline=pipeline)
+    found = [make(name) for name in ("zero", "one")]
     with ExitStack() as started:
         for each in found:
             started.callback(each.close)
             each.start()
         if spare:
-            found.append(node(etcd, servers, folder, "spare"))
+            found.append(make("spare"))
             started.callback(found[-1].close)
             found[-1].launch()
         yield found

@@ -20,6 +20,11 @@ class ClusterHomes:
         self._by_user = settings.clients.username_as_client_id
         self._cluster = cluster
 
+    @property
+    def slot(self) -> int:
+        """Whose clients belong here."""
+        return self._cluster.slot
+
     def home_of(self, packet: Connect) -> tuple[int, Address | None] | None:
         """See `edge.node_link.Homes`. Who brings no client id is served here and gets one that belongs here."""
         client_id = (packet.username if self._by_user else packet.client_id) or ""

@@ -16,6 +16,7 @@ from embermq.app.errors import StartError, UserError
 from embermq.app.pipeline_news import PipelineNews
 from embermq.app.pipeline_side import driver_settings, missing_for_spark
 from embermq.app.settings import SQLITE
+from embermq.app.slots import check_no_slots
 from embermq.observability.logs import configure_logging
 from embermq.pipeline.driver_lock import lock_driver
 from embermq.pipeline.errors import DriverLockError
@@ -29,6 +30,7 @@ LOOK_S = 1.0
 
 def run_pipeline(settings: Settings) -> int:
     """Until SIGTERM or SIGINT; the exit code. Raises StartError, UserError."""
+    check_no_slots(settings)
     settings = replace(settings, pipeline=replace(settings.pipeline, enabled=True))
     if problem := missing_for_spark(settings):
         raise StartError(problem)

@@ -7,14 +7,17 @@ import logging
 import os
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Struct
 
-from embermq.app.config import Settings
 from embermq.app.errors import StartError, UserError
 from embermq.app.settings import SQLITE
 from embermq.formats.segments import FOLDER
+
+if TYPE_CHECKING:
+    from embermq.app.config import Settings
 
 LOG = logging.getLogger("embermq")
 FILE_NAME = "places.json"
@@ -27,6 +30,8 @@ class NotedPlaces(Struct, frozen=True, kw_only=True):
     log: str = ""
     session: str = ""
     static: str = ""
+    slot: int | None = None
+    """That the node had, of a cluster with several."""
 
     @property
     def is_on_servers(self) -> bool:
@@ -41,11 +46,11 @@ def noted_places(data_dir: Path) -> NotedPlaces:
     return NotedPlaces()
 
 
-def note_places(data_dir: Path, settings: Settings) -> None:
-    """The broker has started with these settings. What keeps them from being noted is told, and keeps nobody from
-    being served."""
+def note_places(data_dir: Path, settings: Settings, slot: int | None = None) -> None:
+    """The broker has started with these settings, those of `slot`. What keeps them from being noted is told, and keeps
+    nobody from being served."""
     shown = settings.stores.shown()
-    places = NotedPlaces(log=shown.log, session=shown.session, static=shown.static)
+    places = NotedPlaces(log=shown.log, session=shown.session, static=shown.static, slot=slot)
     if places == noted_places(data_dir):
         return
     path = data_dir / FILE_NAME

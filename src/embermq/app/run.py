@@ -160,7 +160,7 @@ def _make_parts(
     users = open_users(settings)
     threaded = settings.log.durability == "fsync" or settings.stores.log != SQLITE
     embedded = open_stores(loop.call_soon_threadsafe if threaded else loop.call_soon, rules)
-    note_places(data_dir, settings)
+    note_places(data_dir, settings, None if homes is None else homes.slot)
     authentication = _authentication(settings, users, embedded)
     ticks = TickLoop(
         embedded.broker,

@@ -6,11 +6,14 @@ broker and its stores (one writer, fences, positions, floors, recovery) is true 
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from embermq.adapters.redis.address import parse_address, with_database
+from embermq.app.errors import UserError
+from embermq.app.places_noted import noted_places
 from embermq.app.store_addresses import cluster_name
 from embermq.edge.settings import Address
 from embermq.edge.settings import parse_address as parse_listener
@@ -18,6 +21,10 @@ from embermq.edge.settings import parse_address as parse_listener
 if TYPE_CHECKING:
     from embermq.app.config import Settings
     from embermq.durability.retention import QueryPolicy
+    from embermq.pipeline.settings import QueryName
+
+QUERIES_BY_SLOT: tuple[QueryName, ...] = ("dispatch",)
+"""Queries of the pipeline that each node runs over the log of its slot."""
 
 
 def slot_settings(settings: Settings, slot: int) -> Settings:
@@ -87,7 +94,6 @@ def check_slots(settings: Settings) -> None:
             "cluster.slots: each slot has a database of the Redis, and a Redis Cluster has one; use redis://"
         )
     unfit = {
-        "pipeline.enabled": settings.pipeline.enabled,
         "queues.enabled": settings.queues.enabled,
         "mqtt.shared_subscription_available": settings.mqtt.shared_subscription_available,
     }
@@ -95,4 +101,38 @@ def check_slots(settings: Settings) -> None:
     if wrong:
         raise ValueError(
             f"cluster.slots: with {cluster.slots}, set {wrong} to false: they work with one slot only so far"
+        )
+    if settings.pipeline.enabled:
+        _check_queries(settings)
+
+
+def _check_queries(settings: Settings) -> None:
+    unfit = [query for query in settings.pipeline.queries if query not in QUERIES_BY_SLOT]
+    if unfit:
+        raise ValueError(
+            f"pipeline.queries: with cluster.slots of {settings.cluster.slots}, leave out {' and '.join(unfit)}: they "
+            "write files of one node, and would count again what they have counted when a slot goes to another one"
+        )
+
+
+def noted_slot(settings: Settings) -> Settings:
+    """Those of the slot that the node of this data directory had last, for commands that ask its stores. Raises
+    UserError when it had none."""
+    if settings.cluster.slots == 1:
+        return settings
+    slot = noted_places(Path(settings.data_dir)).slot
+    if slot is None:
+        raise UserError(
+            f"{settings.data_dir}: the node of this data directory has not served yet, so it has no slot of the "
+            "cluster; name that of one which has with --data-dir"
+        )
+    return slot_settings(settings, slot)
+
+
+def check_no_slots(settings: Settings) -> None:
+    """Raises UserError for a cluster with several slots: each node starts the pipeline of its own."""
+    if settings.cluster.slots > 1:
+        raise UserError(
+            f"cluster.slots is {settings.cluster.slots}: each node runs the pipeline of its slot by itself, with "
+            "pipeline.enabled = true, and it cannot run apart from it"
         )

@@ -12,6 +12,7 @@ from msgspec import Struct
 from embermq.app.config import Settings
 from embermq.app.errors import UserError
 from embermq.app.settings import SQLITE
+from embermq.app.slots import check_no_slots
 
 
 class Submission(Struct, frozen=True):
@@ -32,6 +33,7 @@ def spark_submit(
     from embermq.pipeline.places import Places
     from embermq.pipeline.session import logging_flag, spark_home
 
+    check_no_slots(settings)
     if settings.stores.log == SQLITE:
         raise UserError(
             "the embedded message log is files of the broker's machine, which spark-submit has not; the pipeline runs "

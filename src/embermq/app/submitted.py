@@ -23,6 +23,7 @@ def main() -> int:
     from embermq.app.config import load_configuration
     from embermq.app.errors import EmberError
     from embermq.app.pipeline_side import driver_settings
+    from embermq.app.slots import check_no_slots
     from embermq.pipeline.__main__ import run_driver
     from embermq.pipeline.errors import PipelineError
     from embermq.pipeline.session import submitted_master
@@ -41,6 +42,7 @@ def main() -> int:
         found = load_configuration(
             config_file=words.config, environment=os.environ, assignments=words.set, options=options
         )
+        check_no_slots(found.settings)
         return run_driver(driver_settings(found.settings), words.folder, elsewhere=True)
     except (EmberError, PipelineError) as error:
         logging.getLogger("embermq").error("%s", error)

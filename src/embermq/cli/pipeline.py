@@ -98,6 +98,7 @@ def status(
 ) -> None:
     """Show what every query does. State, position, lag, last batch and last error, also when the pipeline is down."""
     from embermq.app.pipeline_side import look_at_log
+    from embermq.app.slots import noted_slot
     from embermq.pipeline.errors import PipelineError
     from embermq.pipeline.status import read_status
 
@@ -106,7 +107,7 @@ def status(
     if settings.stores.log == SQLITE and not (directory / "broker.db").is_file():
         raise UserError(f"{directory} is not the data directory of a broker; name it with --data-dir")
     try:
-        look, problem = look_at_log(settings), ""
+        look, problem = look_at_log(noted_slot(settings)), ""
     except PipelineError as error:
         look, problem = None, f"the log was not looked at, lags are as the pipeline told them last: {error}"
     found = read_status(directory, None, look)

@@ -171,13 +171,14 @@ def _newest(
     limit: int, config: Path | None, assignments: list[str] | None, data_dir: str | None
 ) -> list[RejectedRecord]:
     from embermq.app.pipeline_side import rejected_records
+    from embermq.app.slots import noted_slot
     from embermq.pipeline.errors import PipelineError
 
     settings = configuration(config, assignments, data_dir).settings
     if not Path(settings.data_dir).is_dir() and settings.stores.log == SQLITE:
         raise UserError(f"{settings.data_dir} is not the data directory of a broker; name it with --data-dir")
     try:
-        return list(rejected_records(settings, limit))
+        return list(rejected_records(noted_slot(settings), limit))
     except PipelineError as error:
         raise UserError(str(error)) from error
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -11,9 +12,20 @@ from msgspec.structs import replace
 
 from embermq.app import opened
 from embermq.app.config import Settings
+from embermq.app.errors import UserError
 from embermq.app.log_side import LogSide
+from embermq.app.pipeline_run import run_pipeline
+from embermq.app.pipeline_side import driver_settings
+from embermq.app.places_noted import note_places
 from embermq.app.settings import StoreSettings
-from embermq.app.slots import check_slots, cluster_of, reader_name, slot_settings
+from embermq.app.slots import (
+    check_slots,
+    cluster_of,
+    noted_slot,
+    reader_name,
+    slot_settings,
+)
+from embermq.app.submit import spark_submit
 from embermq.cluster.settings import ClusterSettings
 from embermq.durability.retention import RetentionLimits
 from embermq.pipeline.settings import PipelineSettings
@@ -67,7 +79,10 @@ def test_what_another_slot_has_not_read_is_not_dropped_whatever_the_policy_is(
         (with_cluster(advertise="box"), "^cluster.advertise: "),
         (with_cluster(listen="0.0.0.0:7946"), "is not on loopback"),
         (replace(TWO, stores=replace(TWO.stores, session="redis+cluster://box")), "a Redis Cluster has one"),
-        (replace(TWO, pipeline=PipelineSettings(enabled=True)), "set pipeline.enabled to false"),
+        (
+            replace(TWO, pipeline=PipelineSettings(enabled=True)),
+            r"^pipeline.queries: with cluster.slots of 2, leave out archive and lake and traffic: ",
+        ),
         (
             replace(TWO, queues=BrokerQueueSettings(), mqtt=MqttSettings()),
             "queues.enabled and mqtt.shared_subscription_available to false",
@@ -77,6 +92,37 @@ def test_what_another_slot_has_not_read_is_not_dropped_whatever_the_policy_is(
 def test_what_several_slots_cannot_do_yet_is_refused_by_name(settings: Settings, text: str) -> None:
     with pytest.raises(ValueError, match=text):
         check_slots(settings)
+
+
+def test_each_node_runs_dispatch_over_the_log_of_its_slot() -> None:
+    pipeline = PipelineSettings(enabled=True, queries=("dispatch",))
+    check_slots(settings := replace(TWO, pipeline=pipeline))
+    driver = driver_settings(slot_settings(settings, 1))
+    assert driver.kafka is not None
+    assert driver.kafka.log_topic == "embermq.slot-1.msg.all"
+    assert driver.kafka.application_prefix == "embermq.slot-1.msg.app."
+    assert driver.kafka.progress_topic == "embermq.slot-1.pipeline.progress"
+
+
+def test_commands_mean_the_slot_that_the_node_of_a_data_directory_had_last(tmp_path: Path) -> None:
+    settings = replace(TWO, data_dir=str(tmp_path))
+    with pytest.raises(UserError, match="has not served yet"):
+        noted_slot(settings)
+    for slot in (1, 0):
+        note_places(tmp_path, slot_settings(settings, slot), slot)
+        assert noted_slot(settings) == slot_settings(settings, slot)
+    alone = replace(settings, cluster=ClusterSettings())
+    assert noted_slot(alone) == alone
+
+
+@pytest.mark.parametrize(
+    "run_apart", [run_pipeline, lambda settings: spark_submit(settings, Path("driver"), None, ())]
+)
+def test_the_pipeline_of_a_slot_does_not_run_apart_from_its_node(
+    run_apart: Callable[[Settings], object],
+) -> None:
+    with pytest.raises(UserError, match=r"^cluster.slots is 2: each node runs the pipeline of its slot"):
+        run_apart(TWO)
 
 
 def test_off_loopback_what_nodes_say_has_to_be_allowed_in_the_clear() -> None:

@@ -1,0 +1,183 @@
+"""Several nodes, each with the pipeline of its slot: applications get what clients of all slots publish."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from functools import partial
+from pathlib import Path
+from random import Random
+
+import httpx
+import pytest
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+from tests.faults.fleet import V5, V311, Fleet
+from tests.faults.test_cluster_guard import has_left, stop_still
+from tests.faults.test_cluster_slots import SLOTS, AnyPlace, id_of, nodes, serves_anew, starts
+from tests.support.broker_process import BrokerProcess
+from tests.support.etcd_server import EtcdServer
+from tests.support.forked_program import run_program
+from tests.support.mqtt_client import MqttClient, run
+from tests.support.waiting import wait_for
+
+from embermq.cluster.slots import slot_of
+from embermq.mqtt.wire.packets import Subscription
+
+OWN: dict[str, object] = {
+    "clients.application_ids": json.dumps(["app*"]),
+    "pipeline.queries": json.dumps(["dispatch"]),
+    "pipeline.nice": 0,
+}
+SPARK_S = 240.0
+"""From nothing to the first message; a busy machine takes several times the usual ten seconds."""
+KEPT_S = 86_400
+AWAY, THERE = 30, 10
+"""Messages of each publisher while the application is away, and while it is there."""
+KILLS = 2
+MESSAGES = 250
+
+
+def application_of(slot: int) -> str:
+    """A client id of this slot, without a character that would hide it in the name of its log."""
+    return next(each for number in range(1_000) if slot_of(each := f"app{number}", SLOTS) == slot)
+
+
+def query(node: BrokerProcess, name: str) -> dict[str, object]:
+    """What status has of one query; {} before it has any."""
+    answer = httpx.get(f"http://127.0.0.1:{node.http_port}/api/v1/pipeline", timeout=30)
+    return next((each for each in answer.raise_for_status().json()["queries"] if each["name"] == name), {})
+
+
+def records(servers: dict[str, object], topic: str) -> int:
+    """How many stand in a topic of one partition, 0 while it is not there."""
+    address = str(servers["stores.log"]).removeprefix("kafka://")
+    consumer = Consumer({"bootstrap.servers": address, "group.id": "tests", "log_level": 0})
+    try:
+        first, end = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=30)
+    except KafkaException:
+        return 0
+    finally:
+        consumer.close()
+    return end - first
+
+
+async def publish(publishers: list[MqttClient], first: int, count: int) -> None:
+    for number in range(first, first + count):
+        for home, publisher in enumerate(publishers):
+            assert await publisher.publish(f"cars/{home}", b"%d" % number, qos=2 - number % 2) < 0x80
+
+
+def came(client: MqttClient) -> dict[str, list[int]]:
+    """By topic, as it came."""
+    return {
+        topic: [int(each.payload) for each in client.messages if each.topic == topic]
+        for topic in sorted({each.topic for each in client.messages})
+    }
+
+
+@pytest.mark.promise("cluster-21")
+def test_an_application_gets_once_and_in_order_what_clients_of_all_slots_publish(
+    etcd: EtcdServer, servers: dict[str, object], tmp_path: Path
+) -> None:
+    """Away, by dispatch of its slot, which reads copies; there, by the log's tail. The other node starts no Java."""
+    prefix, application = str(servers["kafka.prefix"]), application_of(1)
+    log = f"{prefix}.slot-1.msg.app.{application}"
+
+    async def comes(by: BrokerProcess) -> MqttClient:
+        client = MqttClient(application)
+        await client.connect(by.port, clean_start=False, expiry_s=KEPT_S)
+        return client
+
+    async def scenario(found: list[BrokerProcess]) -> None:
+        client = await comes(found[0])
+        await client.subscribe(Subscription("cars/#", 2))
+        client.abort()
+        publishers = [MqttClient(id_of(home, "car")) for home in range(SLOTS)]
+        for home, publisher in enumerate(publishers):
+            await publisher.connect(found[1 - home].port)
+        await publish(publishers, 0, AWAY)
+        await wait_for(lambda: records(servers, log) == SLOTS * AWAY, SPARK_S, "all is in its log")
+        client = await comes(found[0])
+        all_away = {f"cars/{home}": list(range(AWAY)) for home in range(SLOTS)}
+        await wait_for(lambda: came(client) == all_away, SPARK_S, "what came while it was away")
+        await publish(publishers, AWAY, THERE)
+        everything = {f"cars/{home}": list(range(AWAY + THERE)) for home in range(SLOTS)}
+        await wait_for(lambda: came(client) == everything, SPARK_S, "what came while it was there")
+        await wait_for(lambda: query(found[1], "dispatch").get("lag_messages") == 0, SPARK_S, "all is done")
+        assert query(found[1], "dispatch")["state"] == "running"
+        assert came(client) == everything
+
+    with nodes(etcd, servers | OWN, tmp_path, pipeline=True) as found:
+        run(scenario(found), 600)
+        zero, one = (told_by_command(each) for each in found)
+        assert [each["state"] for each in zero["queries"]] == ["down"] and zero["state"] == "waiting"
+        (dispatch,) = one["queries"]
+        assert dispatch["state"] == "running"
+        assert sum(dispatch["positions"].values()) >= SLOTS * (AWAY + THERE)
+        for each in found:
+            assert each.stop() == 0
+            assert "Traceback" not in each.output()
+
+
+def has_no_spark(node: BrokerProcess) -> bool:
+    return not node.descendants()
+
+
+def told_by_command(node: BrokerProcess) -> dict[str, object]:
+    """`embermq pipeline status` on the data directory of a node."""
+    given = [word for key, value in node.settings.items() for word in ("--set", f"{key}={value}")]
+    done = run_program("pipeline", "status", "--json", "--data-dir", node.data_dir, *given)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found: dict[str, object] = json.loads(done.stdout)
+    return found
+
+
+@pytest.mark.promise("cluster-21")
+@pytest.mark.in_faults
+@pytest.mark.timeout(1_000)
+def test_applications_of_all_slots_get_all_once_when_nodes_are_killed_or_stand_still(
+    seed: int, etcd: EtcdServer, servers: dict[str, object], tmp_path: Path
+) -> None:
+    """The driver of a node that stands still goes on beside the one of the slot's next node."""
+    random = Random(seed)
+
+    async def scenario(found: list[BrokerProcess]) -> None:
+        fleet = Fleet(found[0].port, random, topics=5, window=50)
+        place = AnyPlace([each.port for each in found], random)
+        applications = [
+            fleet.subscriber(application_of(0), V5, restless_s=2.0),
+            fleet.subscriber(application_of(1), V311),
+        ]
+        for client in (*fleet.publishers, *applications):
+            client.place = place
+        await fleet.start_subscribers()
+        fleet.start_publishers()
+        for number in range(KILLS):
+            fleet.allow(MESSAGES)
+            await asyncio.sleep(random.uniform(0.02, 5.0 * number + 0.5))
+            spare = found.pop()
+            victim = found.pop(random.randrange(SLOTS))
+            before = starts(spare)
+            stands_still = random.random() < 0.5
+            if stands_still:
+                await asyncio.to_thread(stop_still, victim)
+            else:
+                victim.kill()
+            await wait_for(partial(serves_anew, spare, before), SPARK_S, "the spare serves")
+            if stands_still:
+                os.kill(victim.pid, signal.SIGCONT)
+                assert await asyncio.to_thread(has_left, victim), victim.output()
+            await wait_for(partial(has_no_spark, victim), SPARK_S, "its Spark has ended")
+            victim.launch()
+            found += [spare, victim]
+            fleet.check()
+        await wait_for(lambda: not any(each.allowance for each in fleet.publishers), SPARK_S, "all is taken")
+        await fleet.drain(SPARK_S)
+        await fleet.stop()
+        assert fleet.acknowledged() == len(fleet.publishers) * KILLS * MESSAGES
+        fleet.judge()
+
+    with nodes(etcd, servers | OWN, tmp_path, spare=True, pipeline=True) as found:
+        run(scenario(found), 900)
