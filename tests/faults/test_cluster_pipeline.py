@@ -9,6 +9,7 @@ import signal
 from functools import partial
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import httpx
 import pytest
@@ -125,12 +126,12 @@ def has_no_spark(node: BrokerProcess) -> bool:
     return not node.descendants()
 
 
-def told_by_command(node: BrokerProcess) -> dict[str, object]:
+def told_by_command(node: BrokerProcess) -> dict[str, Any]:
     """`embermq pipeline status` on the data directory of a node."""
     given = [word for key, value in node.settings.items() for word in ("--set", f"{key}={value}")]
     done = run_program("pipeline", "status", "--json", "--data-dir", node.data_dir, *given)
     assert done.returncode == 0, done.stdout + done.stderr
-    found: dict[str, object] = json.loads(done.stdout)
+    found: dict[str, Any] = json.loads(done.stdout)
     return found
 
 
