@@ -10,7 +10,9 @@ import pytest
 from tests.support.broker_process import BrokerProcess
 from tests.support.dialogue import DAY_S
 from tests.support.kafka_server import KafkaServer
+from tests.support.metrics import metric
 from tests.support.mqtt_client import MqttClient, run
+from tests.support.queue_worker import worker
 from tests.support.redis_cluster import RedisCluster
 from tests.support.redis_server import RedisServer
 from tests.support.servers import on_servers
@@ -18,10 +20,13 @@ from tests.support.waiting import wait_for, wait_until
 
 from embermq.adapters.redis.floor_marks import mark_keys
 from embermq.formats.redis_layout import client_keys
+from embermq.formats.redis_queues import queue_keys
 from embermq.mqtt.wire.packets import Subscription
 
 PATIENCE_S = 60
 ROUNDS = 5
+LARGE = bytes(300_000)
+ENOUGH = 100
 
 
 def named(cluster: RedisCluster, number: int, kind: str = "client") -> str:
@@ -29,6 +34,13 @@ def named(cluster: RedisCluster, number: int, kind: str = "client") -> str:
     master = cluster.masters()[number]
     names = (f"{kind}-{index}" for index in range(1_000))
     return next(name for name in names if cluster.master_of(client_keys(name).session) is master)
+
+
+def queue_on(cluster: RedisCluster, number: int) -> str:
+    """The name of a queue on that master."""
+    master = cluster.masters()[number]
+    names = (f"queue-{index}" for index in range(1_000))
+    return next(name for name in names if cluster.master_of(queue_keys(name).queue) is master)
 
 
 async def enters(
@@ -70,6 +82,49 @@ def test_sessions_of_the_other_masters_do_not_wait(
         await wait_for(lambda: len(stuck.messages) == ROUNDS, PATIENCE_S, "all messages come")
         assert [message.payload for message in stuck.messages] == [b"%d" % number for number in range(ROUNDS)]
         stuck.close()
+
+    with BrokerProcess(tmp_path / "data", settings=settings) as broker:
+        run(scenario(broker), 180)
+
+
+@pytest.mark.in_faults
+@pytest.mark.timeout(200)
+def test_queues_of_the_other_masters_take_messages_when_too_much_waits(
+    kafka: KafkaServer, redis_cluster: RedisCluster, tmp_path: Path
+) -> None:
+    """For the master that is away; what waits is deliveries of a session there."""
+    cluster = redis_cluster
+    settings = on_servers(kafka, cluster) | {"session_store.waiting_bytes_max": 1024 * 1024}
+    away, there = (f"$queue/{queue_on(cluster, number)}" for number in (0, 1))
+
+    async def scenario(broker: BrokerProcess) -> None:
+        stuck = await enters(broker, named(cluster, 0), acknowledges=False)
+        await stuck.subscribe(Subscription("t", 1))
+        publisher = await worker(broker, "publisher")
+        for topic in (away, there):
+            await publisher.enqueues(topic, b"before")
+        master = cluster.masters()[0]
+        cluster.set_full_coverage(wanted=False)
+        cluster.replica_of(master).kill()
+        master.pause()
+        taken = 1
+        while await publisher.publish(away, b"meanwhile", qos=1) == 0:
+            taken += 1
+            assert taken < ENOUGH, "too much waits at last"
+            await publisher.publish("t", LARGE, qos=1)
+            await publisher.enqueues(there, b"meanwhile")
+        await publisher.enqueues(there, b"still")
+        assert await publisher.publish(away, b"meanwhile", qos=1) == 0x97
+        master.resume()
+        await wait_for(lambda: metric(broker, "session_store_waiting_ticks") == 0, PATIENCE_S)
+        await publisher.enqueues(away, b"after")
+        consumer = await worker(broker, "workers-1")
+        for topic, last in ((away, b"after"), (there, b"still")):
+            await consumer.consumes(topic)
+            found = [each.payload for each in await consumer.take_and_ack(taken + 1)]
+            assert sorted(found) == sorted([b"before", *[b"meanwhile"] * (taken - 1), last])
+        for client in (stuck, publisher, consumer):
+            client.close()
 
     with BrokerProcess(tmp_path / "data", settings=settings) as broker:
         run(scenario(broker), 180)

@@ -85,6 +85,7 @@ class LogFirstStore(TickStore):
         self._limit_bytes = settings.waiting_bytes_max
         state.is_store_away = self._is_away
         state.is_queue_away = writer.is_queue_away
+        state.is_queue_store_away = self._is_queue_away
         self._post = post
         self._log_end = self._noted_end = log_end
         self._noted_ms = self._tick.now_ms
@@ -275,7 +276,13 @@ class LogFirstStore(TickStore):
 
     def _is_away(self, client_id: str) -> bool:
         """One server of several may be away; what waits for it may be all that there is room for."""
-        return self._writer.waiting_bytes > 2 * self._limit_bytes or self._writer.is_away(client_id)
+        return self._is_far_too_full() or self._writer.is_away(client_id)
+
+    def _is_queue_away(self, name: str) -> bool:
+        return self._is_far_too_full() or self._writer.is_queue_away(name)
+
+    def _is_far_too_full(self) -> bool:
+        return self._writer.waiting_bytes > 2 * self._limit_bytes
 
     def _look_at_limit(self) -> None:
         state, waiting_bytes = self._state, self._writer.waiting_bytes

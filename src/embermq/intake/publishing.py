@@ -216,7 +216,7 @@ class Publishing:
         if (
             (state.refuse_all and not isinstance(own, Copied))
             or state.log_full
-            or (state.session_store_full and match.queue is not None)
+            or (match.queue is not None and state.must_queue_wait(match.queue.name))
             or any(one.session.generation in refused for one in match.applications)
         ):
             return HELD_UP

@@ -204,7 +204,8 @@ class Refusing:
             self._counters.refused_log_full += 1
             link.disconnect(ReasonCode.QUOTA_EXCEEDED, LOG_FULL)
             return True
-        if state.session_store_full and match.queue is not None:  # all else can wait in the log
+        queue = match.queue
+        if queue is not None and state.must_queue_wait(queue.name):  # all else can wait in the log
             self._counters.refused_session_store += 1
             self.refuse(link, packet.qos, packet.packet_id, BEHIND)
             return True

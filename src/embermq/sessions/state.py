@@ -93,6 +93,8 @@ class BrokerState:
         """Whether that store does not answer for a client, by its id, or is far too full for anybody."""
         self.is_queue_away: Callable[[str], bool] = _never
         """Whether it is known not to answer for a durable queue, by its name."""
+        self.is_queue_store_away: Callable[[str], bool] = _never
+        """The same, or it is far too full for anybody."""
         self.record_bytes_sure = NO_LIMIT
         """The log takes every record of so many bytes; of a larger one `record_objection` tells."""
         self.record_objection: Callable[[bytes], str] = _takes_all
@@ -111,11 +113,9 @@ class BrokerState:
         self.strict_names: ApplicationLogNames | None = None
         """Names of application logs, when an APPLICATION client whose id cannot be one is refused."""
         self.restored_ids: set[tuple[int, int]] = set()
-        """Generation and packet id of QoS 2 messages that were held when the broker started. A store that has lost its
-        last moments may not know that one was released."""
+        """Generation and packet id of QoS 2 messages held at the start. Their release may be lost."""
         self.replays: dict[str, int] = {}
-        """Id of a replay -> the number of its next message; those before are in the log, or in the present tick. They
-        are kept for ever: a piece that comes late is known as a repeat."""
+        """Id of a replay -> number of its next message, kept for ever: a piece that comes late is known as a repeat."""
         self.generation_next = self._generations_reserved = self._generations_stored = 1
 
     @property
@@ -130,6 +130,10 @@ class BrokerState:
     def must_wait(self, client_id: str) -> bool:
         """Whether the session store may be asked for nothing more for this client now."""
         return self.session_store_full and self.is_store_away(client_id)
+
+    def must_queue_wait(self, name: str) -> bool:
+        """Whether that store may be asked for nothing more for this durable queue now."""
+        return self.session_store_full and self.is_queue_store_away(name)
 
     @property
     def drains(self) -> bool:

@@ -107,6 +107,25 @@ def test_a_client_that_is_there_and_slow_falls_behind_and_catches_up(
     assert remembers or hand.log.reads_later
 
 
+def test_queues_of_servers_that_answer_wait_for_nobody_until_far_too_much_does(
+    hand: HandDrivenBroker, sessions: HeldSessions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "is_queue_away", lambda name: name == "away")
+
+    def waiting() -> list[bool]:
+        return [hand.state.must_queue_wait(name) for name in ("away", "there")]
+
+    subscriber(hand).drops()
+    publisher = hand.connects("p")
+    sessions.held = True
+    publishes(hand, publisher, 5)
+    assert waiting() == [False, False], "there is room"
+    publishes(hand, publisher, 10, 5)
+    assert waiting() == [True, False]
+    monkeypatch.setattr(type(sessions), "waiting_bytes", property(lambda _: 2 * BOUND + 1))
+    assert waiting() == [True, True], "whatever it is that waits"
+
+
 def test_what_was_replayed_to_one_application_is_not_owed_to_others(
     hand: HandDrivenBroker, sessions: HeldSessions, remembers: bool
 ) -> None:

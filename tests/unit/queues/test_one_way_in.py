@@ -29,7 +29,7 @@ from embermq.queues.mqtt.mqtt_queues import MqttQueues
 from embermq.queues.settings import BrokerQueueSettings
 from embermq.sessions.client_events import ClientEvent, EventKind
 from embermq.sessions.settings import MqttSettings
-from embermq.sessions.tick import Own
+from embermq.sessions.tick import Asked, Own
 
 EVERYTHING = '[[rule]]\nallow = "all"\n'
 RESPONSES = "$queue/responses/7"
@@ -157,6 +157,7 @@ def test_nothing_is_recorded_while_the_log_is_held(topic: str, behind: str) -> N
     hand = Hand()
     link = hand.connects("p", will=Will(topic, b"will", 1, False))
     setattr(hand.state, behind, True)
+    hand.state.is_queue_store_away = lambda _name: True
     publish(link, topic, 1)
     publish(link, topic, 2, qos=2)
     publish(link, "$queue/work/$ack", 3)
@@ -166,6 +167,23 @@ def test_nothing_is_recorded_while_the_log_is_held(topic: str, behind: str) -> N
     link.drops()
     hand.settle()
     assert len(hand.records) == 1 and hand.state.counters.wills_published == 1
+
+
+def test_queues_whose_own_store_answers_are_not_refused_for_another_one() -> None:
+    hand = Hand()
+    link = hand.connects("p")
+    hand.state.session_store_full = True
+    hand.state.is_queue_store_away = lambda name: name == "away"
+    publish(link, "$queue/away", 1)
+    publish(link, "$queue/work", 2)
+    replayed = [
+        hand.broker.publishing.accept_operators(Message(f"$queue/{name}", b"x", 1, False, "", 5, 0), Asked())
+        for name in ("away", "work")
+    ]
+    hand.settle()
+    assert codes(link) == [(1, 0x97), (2, 0)]
+    assert [refusal is None for refusal in replayed] == [False, True]
+    assert [message.topic for message in hand.records] == ["$queue/work"] * 2
 
 
 @pytest.mark.parametrize("topic", RECORDED)
