@@ -110,7 +110,7 @@ def test_each_message_comes_once_over_kills_and_lost_answers(
 ) -> None:
     asks, calls = RuleDoor._ask, [0]
 
-    def loses_answers(door: RuleDoor, asked_for: dict[str, object]) -> RuleTaken:
+    def loses_answers(door: RuleDoor, asked_for: Mapping[str, object]) -> RuleTaken:
         """The broker has done it, and nobody hears of one in four, three times."""
         answer = asks(door, asked_for)
         calls[0] += 1
@@ -181,7 +181,7 @@ def test_a_rule_that_java_does_not_end_is_paused_and_java_ends(
 
     ended: list[SparkSession] = []
     monkeypatch.setattr(Evaluation, "found", stuck)
-    monkeypatch.setattr(RuleDoor, "_ask", lambda *_: RuleTaken(next=0))
+    monkeypatch.setattr(RuleDoor, "_ask", lambda *_: RuleTaken(next={0: 0}))
     monkeypatch.setattr(live, "end_java", ended.append)
     with ruling(spark, places, {"hot": RULES["hot"]}) as rules:
         wait_for_state(rules, "paused", "rule:hot")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 from embermq.admin.durable import Durable, TickDriver
 from embermq.admin.errors import OperationRefused, RequestRefused
@@ -30,28 +31,28 @@ class RuleFeedDesk:
     async def take(self, asked: RuleFeedRequest) -> RuleFeedTaken:
         """Take what is missing; returns when that is durable. Raises RequestRefused for what is no message of this
         rule, and OperationRefused for a rule that has not begun."""
-        rule, messages = asked.rule, _decoded(asked)
+        rule, partition, messages = asked.rule, asked.partition, _decoded(asked)
+        places = partial(self._replaying.places_of_rule, rule)
         async with self._turn:
             self._ticks.look_at_clock()
-            known = self._replaying.place_of_rule(rule)
-            if known is None and asked.begin is not None:
-                self._replaying.place_of_rule(rule, asked.begin)
+            if asked.begin.keys() - places().keys():
+                self._replaying.begin_rule(rule, asked.begin)
                 await self._durable()
-                known = self._replaying.place_of_rule(rule)
             if not messages and not asked.end:
-                return RuleFeedTaken(next=known)
+                return RuleFeedTaken(next=places())
+            known = places().get(partition)
             if known is None:
-                raise OperationRefused(f"the rule {rule} has not begun: `begin` says where")
-            refusal = self._replaying.take_of_rule(rule, messages, asked.end)
-            taken = self._replaying.place_of_rule(rule)
+                raise OperationRefused(
+                    f"the rule {rule} has not begun in partition {partition}: `begin` says where"
+                )
+            refusal = self._replaying.take_of_rule(rule, partition, messages, asked.end)
+            taken = places()[partition]
             await self._durable()
-            stored = self._replaying.place_of_rule(rule)
-            assert taken is not None, "it has begun"
-            assert stored is not None, "it has begun"
+            stored = places()
             self._broker.state.counters.messages_of_rules += sum(
-                known <= number < stored for number, _, _ in messages
+                known <= number < stored[partition] for number, _, _ in messages
             )
-        if stored < taken:  # their tick was refused, and this one was not
+        if stored[partition] < taken:  # their tick was refused, and this one was not
             refusal = NOT_STORED
         if refusal is None:
             return RuleFeedTaken(next=stored)

@@ -9,6 +9,7 @@ from msgspec import Meta, Struct
 MESSAGES_MAX = 1_000
 
 Number = Annotated[int, Meta(ge=0, le=1 << 62)]
+Partition = Annotated[int, Meta(ge=0, lt=1 << 16)]
 
 
 class RuleMessage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -19,10 +20,11 @@ class RuleMessage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class RuleFeedAsked(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Messages in the order of their numbers, and below which number all is done. `begin` is where a rule starts of
-    which nothing is known. Without any of it nothing is changed."""
+    """Messages that come of a partition of the log, in the order of their numbers, and below which number all is done.
+    `begin` is where partitions start of which nothing is known, by partition. Without any of it nothing is changed."""
 
-    begin: Number | None = None
+    begin: dict[Partition, Number] = {}
+    partition: Partition = 0
     end: Number = 0
     messages: Annotated[tuple[RuleMessage, ...], Meta(max_length=MESSAGES_MAX)] = ()
 
@@ -34,11 +36,11 @@ class RuleFeedRequest(RuleFeedAsked, frozen=True, kw_only=True):
 
 
 class RuleFeedTaken(Struct, frozen=True, kw_only=True):
-    """Messages below `next` are in the log, null for a rule that has not begun. `refused` says why the next one is not,
-    "" when all were taken; where it `passes` the same one may be taken later. `is_of_queue`: the queue that it is for
-    takes none at all."""
+    """Messages below `next` are in the log, by the partition that they come of; none for a rule that has not begun.
+    `refused` says why the next one is not, "" when all were taken; where it `passes` the same one may be taken later.
+    `is_of_queue`: the queue that it is for takes none at all."""
 
-    next: int | None
+    next: dict[int, int]
     refused: str = ""
     passes: bool = False
     is_of_queue: bool = False

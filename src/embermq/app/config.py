@@ -477,8 +477,6 @@ def _contradictions(settings: Settings) -> Iterator[str]:
             f"mqtt.packet_bytes_max: {settings.mqtt.packet_bytes_max} needs pipeline.heap_mb of at least {heap_mb}, "
             f"it is {settings.pipeline.heap_mb}; or run without the pipeline"
         )
-    if on_kafka and settings.rules:
-        yield "rules: a log in Kafka has no rules yet, its broker has no place for how far they are"
     if not settings.data_dir.strip() or "\0" in settings.data_dir:
         yield f"data_dir: {settings.data_dir!r} is not the name of a directory"
 

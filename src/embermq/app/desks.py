@@ -22,7 +22,6 @@ from embermq.app.config import Configuration
 from embermq.app.figures import Figures
 from embermq.app.opened import OpenedBroker
 from embermq.app.service import BrokerService
-from embermq.app.settings import SQLITE
 from embermq.edge.tick_loop import TickLoop
 from embermq.ports.membership import Membership
 from embermq.ports.users import Users
@@ -45,7 +44,7 @@ def make_desks(
     """Those of one broker, which is told of its bans. Raises StartError."""
     broker, bans = opened.broker, BanFile(Path(found.settings.data_dir))
     broker.state.bans = bans.read()
-    desks: dict[str, object] = {
+    return {
         ACCOUNTS: AccountsAsked(users, found),
         TOKENS: TokensAsked(Path(found.settings.data_dir)),
         RULES: RulesAsked(broker.state),
@@ -58,8 +57,6 @@ def make_desks(
         PARKED: ParkedDesk(broker, ticks, opened.parking),
         CLUSTER: ClusterDesk(membership),
         REPLAYS: ReplayDesk(broker, ticks),
+        RULE_FEEDS: RuleFeedDesk(broker, ticks),
         TRAIL: trail,
     }
-    if found.settings.stores.log == SQLITE:
-        desks[RULE_FEEDS] = RuleFeedDesk(broker, ticks)
-    return desks

@@ -20,6 +20,7 @@ from embermq.pipeline.kafka_log import KafkaLog
 from embermq.pipeline.log_look import LogLook
 from embermq.pipeline.places import Places
 from embermq.pipeline.rejected import RejectedRecord, rejected_in_files, rejected_in_kafka
+from embermq.pipeline.rules.settings import query_of_rule
 from embermq.pipeline.settings import DriverSettings, check_settings, is_spark_installed
 
 LOOK_S = 5.0
@@ -121,7 +122,8 @@ def look_at_log(settings: Settings) -> LogLook | None:
     bounds, told = positions.bounds(), positions.published()
     done = told.done
     pipeline = settings.pipeline
-    wanted = [query for query in pipeline.queries if pipeline.enabled or query in done]
+    queries = [*pipeline.queries, *map(query_of_rule, settings.rules)]
+    wanted = [query for query in queries if pipeline.enabled or query in done]
     return LogLook(
         bounds, {query: done.get(query, {}) for query in wanted}, positions.accepted_ms, told.report
     )

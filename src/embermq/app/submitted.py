@@ -21,7 +21,7 @@ def main() -> int:
     """Run the driver until it is told to end; the exit code."""
     sys.path[:] = [place for place in sys.path if Path(place).absolute() != Path(__file__).absolute().parent]
     from embermq.app.config import load_configuration
-    from embermq.app.errors import EmberError
+    from embermq.app.errors import EmberError, UserError
     from embermq.app.pipeline_side import driver_settings
     from embermq.app.slots import check_no_slots
     from embermq.pipeline.__main__ import run_driver
@@ -43,6 +43,11 @@ def main() -> int:
             config_file=words.config, environment=os.environ, assignments=words.set, options=options
         )
         check_no_slots(found.settings)
+        if found.settings.rules:
+            raise UserError(
+                "rules: the broker takes what they make over its control socket, which is not here; let the broker run "
+                "its pipeline (pipeline.enabled), or leave rules out"
+            )
         return run_driver(driver_settings(found.settings), words.folder, elsewhere=True)
     except (EmberError, PipelineError) as error:
         logging.getLogger("embermq").error("%s", error)

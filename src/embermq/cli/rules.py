@@ -102,8 +102,8 @@ def errors(
     if as_json:
         print_json(found)
         return
-    rows = [(str(one.offset), one.what, shown(one.reason)) for one in found]
-    print("\n".join(table([("of offset", "what", "reason"), *rows], names=3)))
+    rows = [(f"{one.partition}:{one.offset}", one.what, shown(one.reason)) for one in found]
+    print("\n".join(table([("of message", "what", "reason"), *rows], names=3)))
 
 
 @app.command("test")

@@ -21,7 +21,8 @@ from embermq.sessions.tick import PublishRefusal, RecordFields, Replayed
 GRANTED_QOS = 2
 """A message that is replayed to one client keeps its QoS, whatever was granted to its subscriptions."""
 RULE = "rule/"
-"""Before the name of a rule, in the id of what counts as its replay."""
+"""Before the name of a rule, in the id of what counts as its replay; behind it `/PARTITION`, which the first one has
+not."""
 ADDRESSED: RecordFields = ((FIELD_ADDRESSED, b""),)
 
 
@@ -58,19 +59,28 @@ class Replaying:
         return self._take(replay, numbered, first + len(messages), receivers)
 
     def take_of_rule(
-        self, rule: str, messages: Sequence[tuple[int, RecordFields, Message]], end: int
+        self, rule: str, partition: int, messages: Sequence[tuple[int, RecordFields, Message]], end: int
     ) -> PublishRefusal | None:
-        """Messages of a rule by number, in their order, with the fields of their records; `end`: all below is done."""
-        replay = RULE + rule
+        """Messages of a rule that come of a partition of the log, by number, in their order, with the fields of their
+        records; `end`: all below is done."""
+        replay = _replay_of(rule, partition)
         numbered = [(_numbered(replay, number, fields), message) for number, fields, message in messages]
         return self._take(replay, numbered, end, None, is_new=True)
 
-    def place_of_rule(self, rule: str, begin: int | None = None) -> int | None:
-        """The number that the rule goes on with; it begins at `begin` when there is none."""
-        replay = RULE + rule
-        if begin is not None and replay not in self._state.replays:
-            self._go_on(replay, begin)
-        return self._state.replays.get(replay)
+    def places_of_rule(self, rule: str) -> dict[int, int]:
+        """The number that the rule goes on with in each partition of the log in which it has begun."""
+        found: dict[int, int] = {}
+        while (number := self._state.replays.get(_replay_of(rule, len(found)))) is not None:
+            found[len(found)] = number
+        return found
+
+    def begin_rule(self, rule: str, begin: Mapping[int, int]) -> None:
+        """Where it begins in partitions in which it has not, all or nothing. Those of a log are numbered without
+        gaps, and it begins in all that there are."""
+        for partition, number in begin.items():
+            replay = _replay_of(rule, partition)
+            if replay not in self._state.replays:
+                self._go_on(replay, number)
 
     def _take(
         self,
@@ -105,6 +115,10 @@ class Replaying:
         refusing = self._publishing.refusing
         found = refusing.objection_to(message, self._state.settings.max_qos) if is_new else None
         return found or refusing.objection_to_topic(message.topic)
+
+
+def _replay_of(rule: str, partition: int) -> str:
+    return f"{RULE}{rule}/{partition}" if partition else RULE + rule
 
 
 def _numbered(replay: str, number: int, fields: RecordFields) -> Replayed:

@@ -139,9 +139,7 @@ class Driver:
             keeper.start()
         self._keepers = [*keepers]
         if parts:
-            log: BulkLog = EmbeddedLog(self._settings, self._places, spark)
-            if self._kafka is not None:
-                log = self._kafka.bulk_log(self._settings, spark)
+            log = self._bulk_log(self._settings, spark)
             bulk = Bulk(parts, setup, log, spark, self._stopping, turns=turns)
             bulk.start()
             self._keepers += bulk.feeds
@@ -156,7 +154,7 @@ class Driver:
         rules = Bulk(
             kinds,
             JobSetup(settings, self._places),
-            EmbeddedLog(settings, self._places, spark),
+            self._bulk_log(settings, spark),
             spark,
             self._stopping,
             turns=turns,
@@ -164,6 +162,11 @@ class Driver:
         )
         rules.start()
         self._keepers += rules.feeds
+
+    def _bulk_log(self, settings: DriverSettings, spark: SparkSession) -> BulkLog:
+        if self._kafka is not None:
+            return self._kafka.bulk_log(settings, spark)
+        return EmbeddedLog(settings, self._places, spark)
 
     def _watch(self) -> int:
         """`running` once every query has shown that it works, or said why not."""

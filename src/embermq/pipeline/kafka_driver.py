@@ -121,7 +121,7 @@ class KafkaDriver:
         self.positions.publish_report(msgspec.json.encode(report))
 
     def bulk_log(self, settings: DriverSettings, spark: SparkSession) -> KafkaBulkLog:
-        """The log as archive, lake and traffic read it."""
+        """The log as archive, lake and traffic read it, and rules."""
         return KafkaBulkLog(self.positions, self.lags, settings, spark)
 
     def with_lag(self, report: QueryReport, job: QueryJob | Feed | None) -> QueryReport:

@@ -96,7 +96,7 @@ class KafkaLags:
 
     def watch(self, topic: str) -> None:
         """Look at another topic, too."""
-        self.watched[topic] = {}
+        self.watched.setdefault(topic, {})
 
     def _look_beside(self, topic: str) -> None:
         """What waits for the log does not wait for a topic beside it."""

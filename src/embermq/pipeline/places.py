@@ -59,12 +59,12 @@ class Places(Struct, frozen=True):
 
     @property
     def rules(self) -> Path:
-        """rules.db: what rules could not use."""
+        """rules.db: which messages rules could not use."""
         return self.data_dir / "rules.db"
 
     @property
     def control(self) -> Path:
-        """control.sock: where the broker is asked for application logs in Kafka."""
+        """control.sock: where the broker is asked for application logs in Kafka, and takes what rules make."""
         return self.data_dir / "control.sock"
 
     @property

@@ -6,6 +6,8 @@ be understood: then `body` holds the raw bytes, and the columns of the record ar
 
 from typing import Literal
 
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -117,6 +119,12 @@ _OF_MESSAGE = (
 def record_schema(columns: Columns = "all") -> StructType:
     """The rows of the message log source with the columns that a query needs."""
     return StructType([StructField(name, _RECORD[name], name not in _POSITION) for name in _NAMES[columns]])
+
+
+def no_rows(spark: SparkSession, schema: StructType) -> DataFrame:
+    """Without a task: rows of Python's, also none, are made by a Python process for each task slot."""
+    columns = (F.lit(None).cast(field.dataType).alias(field.name) for field in schema)
+    return spark.range(0).select(*columns)
 
 
 def letter_schema(*, with_messages: bool) -> StructType:

@@ -318,6 +318,12 @@ def _check_on_kafka(settings: PipelineSettings) -> None:
                 f"a remote Spark master cannot reach; {instead}, use a local master, or leave it out of "
                 "pipeline.queries"
             )
+    for name, rule in settings.rules.items():
+        if rule.tables:
+            raise PipelineSettingsError(
+                f"pipeline.master = {settings.master!r}: rules.{name}.tables are files of this machine that a remote "
+                "Spark master cannot read; use a local master"
+            )
     if is_standalone(settings.master) and not settings.spark_secret_file:
         raise PipelineSettingsError(
             f"pipeline.master = {settings.master!r} needs pipeline.spark_secret_file: the file with the "

@@ -16,6 +16,7 @@ from embermq.app.errors import UserError
 from embermq.app.places_noted import note_places, noted_places
 from embermq.app.settings import StoreSettings
 from embermq.cli.main import main
+from embermq.pipeline.rules.set_aside import SetAside, set_aside_of
 
 LAST = 3
 """The commit that lake.db knows of."""
@@ -63,13 +64,24 @@ def test_of_a_broker_on_servers_all_is_saved_that_is_here(tmp_path: Path) -> Non
     data_dir.mkdir()
     with closing(sqlite3.connect(data_dir / "users.db")) as users:
         users.execute("CREATE TABLE account (name TEXT)")
+    aside = SetAside(data_dir / "rules.db", "hot")
+    aside.add("failed", 1, 5, "it is no number")
     with pytest.raises(UserError, match="is not the data directory of a broker"):
         make_backup(data_dir, tmp_path / "saved", quiet)
     note_places(data_dir, Settings(stores=StoreSettings(log="kafka://k", session="redis://r")))
     made = make_backup(data_dir, tmp_path / "saved", quiet)
-    assert str(made).startswith("2 files, ") and "log" not in str(made)
+    aside.add("failed", 1, 6, "since the backup")
+    aside.close()
+    assert str(made).startswith("3 files, ") and "log" not in str(made)
     restore_backup(tmp_path / "saved", tmp_path / "fresh", quiet)
-    assert {path.name for path in (tmp_path / "fresh").iterdir()} == {"users.db", "places.json"}
+    assert {path.name for path in (tmp_path / "fresh").iterdir()} == {
+        "users.db",
+        "rules.db",
+        "places.json",
+    }
+    assert [one.reason for one in set_aside_of(tmp_path / "fresh" / "rules.db", "hot", 9)] == [
+        "it is no number"
+    ]
     assert noted_places(tmp_path / "fresh").is_on_servers
 
 

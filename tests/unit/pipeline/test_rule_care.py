@@ -12,7 +12,7 @@ from embermq.pipeline.places import Places
 from embermq.pipeline.rules.care import DEATHS_MAX, Care
 
 
-def dies(care: Care, rule: str, position: int) -> None:
+def dies(care: Care, rule: str, position: str) -> None:
     with pytest.raises(ConnectionRefusedError), care.at_work(rule, position):
         raise ConnectionRefusedError("Java is gone")
 
@@ -20,31 +20,31 @@ def dies(care: Care, rule: str, position: int) -> None:
 def test_it_is_paused_when_java_died_of_the_same_messages_again_and_again(tmp_path: Path) -> None:
     places = Places(tmp_path)
     first = Care(places)
-    dies(first, "cold", 7)
+    dies(first, "cold", "0:7")
     for _ in range(DEATHS_MAX):
-        dies(first, "hot", 7)
+        dies(first, "hot", "0:7")
         first = Care(places)
-    with first.at_work("cold", 7):
+    with first.at_work("cold", "0:7"):
         assert not paused_queries(tmp_path)
     with (
-        pytest.raises(RuleError, match="ended 3 times while it read from message 7 on"),
-        first.at_work("hot", 7),
+        pytest.raises(RuleError, match="ended 3 times while it read from message 0:7 on"),
+        first.at_work("hot", "0:7"),
     ):
         raise AssertionError("it is not begun")
     assert paused_queries(tmp_path) == {"rule:hot"}
     assert "ended 3 times" in pause_reason(tmp_path, "rule:hot")
     assert resume_query(tmp_path, "rule:hot")
-    with Care(places).at_work("hot", 7):
+    with Care(places).at_work("hot", "0:7"):
         """It may try again."""
 
 
 def test_who_gets_on_and_who_fails_otherwise_is_not_blamed(tmp_path: Path) -> None:
     places = Places(tmp_path)
     for position in range(2 * DEATHS_MAX):
-        dies(Care(places), "hot", position)
+        dies(Care(places), "hot", f"0:{position}")
     care = Care(places)
     for _ in range(2 * DEATHS_MAX):
-        with pytest.raises(BrokerAway), care.at_work("hot", 99):
+        with pytest.raises(BrokerAway), care.at_work("hot", "0:99"):
             raise BrokerAway("the broker does not answer")
-    with Care(places).at_work("hot", 99):
+    with Care(places).at_work("hot", "0:99"):
         assert not paused_queries(tmp_path)

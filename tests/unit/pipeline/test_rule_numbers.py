@@ -16,7 +16,7 @@ from embermq.pipeline.rules.targets import BrokerTarget, numbered
 
 
 def row(offset: int, topic: str) -> Row:
-    return Row(offset=offset, topic=topic, payload=b"", chain=None)
+    return Row(partition=0, offset=offset, topic=topic, payload=b"", chain=None)
 
 
 def test_a_topic_that_no_record_can_hold_is_passed_over_and_has_its_number(tmp_path: Path) -> None:
@@ -29,13 +29,13 @@ def test_a_topic_that_no_record_can_hold_is_passed_over_and_has_its_number(tmp_p
         row(6, "b"),
         row(7, "c"),
     ]
-    found = target._records(numbered(rows))
+    found = target._records(0, numbered(rows))
     topics = {number - 5 * ROWS_MAX: decode_record(record).message.topic for number, record in found}
     assert topics == {0: "a", ROWS_MAX: "b", 2 * ROWS_MAX: "c"}
     assert aside.totals == {"refused": 2}
     assert {(one.offset, one.what) for one in set_aside_of(tmp_path / "rules.db", "hot", 10)} == {
         (6, "refused")
     }
-    assert target._records(numbered(rows)) == found
+    assert target._records(0, numbered(rows)) == found
     assert aside.totals == {"refused": 2}, "what was passed over before is not counted again"
     aside.close()

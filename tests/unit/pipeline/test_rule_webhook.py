@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from pyspark.sql import Row
@@ -14,7 +15,9 @@ from tests.support.rule_receiver import RuleReceiver, receiving
 from embermq.app.config import load_configuration
 from embermq.cli.main import main
 from embermq.pipeline.errors import PipelineSettingsError, RuleError
+from embermq.pipeline.places import Places
 from embermq.pipeline.rules import webhook
+from embermq.pipeline.rules.door import RuleDoor, RuleTaken
 from embermq.pipeline.rules.set_aside import ROWS_MAX, SetAside, set_aside_of
 from embermq.pipeline.rules.settings import RuleSettings, check_rules
 from embermq.pipeline.rules.targets import NumberedRow
@@ -38,12 +41,34 @@ def _closed() -> Iterator[None]:
 OPENED: list[WebhookTarget | SetAside] = []
 
 
+class StandInDoor(RuleDoor):
+    """Of a broker that keeps in memory how far rules are."""
+
+    known: ClassVar[dict[Path, dict[int, int]]] = {}
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(Places(folder), "hot")
+        self._next = self.known.setdefault(folder, {})
+
+    def look(self) -> RuleTaken:
+        return RuleTaken(next=dict(self._next))
+
+    def begin(self, numbers: Mapping[int, int]) -> RuleTaken:
+        for partition, number in numbers.items():
+            self._next.setdefault(partition, number)
+        return self.look()
+
+    def take(self, partition: int, messages: Sequence[tuple[int, bytes]], end: int) -> RuleTaken:
+        assert not messages
+        self._next[partition] = max(end, self._next[partition])
+        return self.look()
+
+
 def target(tmp_path: Path, url: str, headers_file: str = "") -> WebhookTarget:
     rule = RuleSettings(sql="SELECT", to="webhook", url=url, headers_file=headers_file)
     check_rules({"hot": rule})
-    file = tmp_path / "rules.db"
-    aside = SetAside(file, "hot")
-    made = WebhookTarget("hot", rule, file, aside, lambda: 77)
+    aside = SetAside(tmp_path / "rules.db", "hot")
+    made = WebhookTarget("hot", rule, StandInDoor(tmp_path), aside, lambda: 77)
     OPENED.extend((made, aside))
     made.open()
     return made
@@ -62,32 +87,34 @@ def test_each_row_is_sent_in_order_with_its_id_on_one_connection(
     headers = tmp_path / "headers"
     headers.write_text("# for the receiver\nAuthorization: Bearer s3cret\n")
     hook = target(tmp_path, receiver.url, headers_file=str(headers))
-    assert hook.next is None
-    hook.begin(5 * ROWS_MAX)
-    assert hook.put(rows(5, 6, 9)) == 3
+    assert not hook.next
+    hook.begin({0: 5 * ROWS_MAX, 1: 0})
+    assert hook.put(0, rows(5, 6, 9)) == 3
     bearer = "Bearer s3cret"
     assert receiver.got == [
         (f"hot:77:0:{number}:0", "/secret-path?key=1", b"%d" % number, bearer) for number in (5, 6, 9)
     ]
     assert receiver.connections == 1
-    hook.move(12 * ROWS_MAX)
+    hook.move(0, 12 * ROWS_MAX)
     again = target(tmp_path, receiver.url)
-    assert again.next == 12 * ROWS_MAX
-    again.begin(0)
-    assert again.next == 12 * ROWS_MAX, "it has begun"
+    assert again.next == {0: 12 * ROWS_MAX, 1: 0}
+    again.begin({0: 0})
+    assert again.next == {0: 12 * ROWS_MAX, 1: 0}, "it has begun"
+    assert again.put(1, rows(3)) == 1
+    assert receiver.got[-1][0] == "hot:77:1:3:0" and again.next[1] == 3 * ROWS_MAX + 1
 
 
 def test_what_is_not_answered_is_sent_again_and_what_is_refused_is_set_aside(
     tmp_path: Path, receiver: RuleReceiver
 ) -> None:
     hook = target(tmp_path, receiver.url)
-    hook.begin(0)
+    hook.begin({0: 0})
     receiver.statuses = [200, 503]
     with pytest.raises(RuleError, match="answers with status 503"):
-        hook.put(rows(1, 2, 3))
-    assert hook.next == ROWS_MAX + 1 == target(tmp_path, receiver.url).next
+        hook.put(0, rows(1, 2, 3))
+    assert hook.next == {0: ROWS_MAX + 1} == target(tmp_path, receiver.url).next
     receiver.statuses = [422, 0]
-    assert hook.put(rows(2, 3)) == 1, "a connection that was closed is opened once more"
+    assert hook.put(0, rows(2, 3)) == 1, "a connection that was closed is opened once more"
     assert [int(body) for _, _, body, _ in receiver.got] == [1, 2, 2, 3, 3]
     (aside,) = set_aside_of(tmp_path / "rules.db", "hot", 10)
     assert (aside.offset, aside.what, aside.reason) == (2, "refused", "status 422")
@@ -95,16 +122,16 @@ def test_what_is_not_answered_is_sent_again_and_what_is_refused_is_set_aside(
 
 def test_no_redirect_is_followed_and_no_secret_is_told(tmp_path: Path, receiver: RuleReceiver) -> None:
     hook = target(tmp_path, receiver.url)
-    hook.begin(0)
+    hook.begin({0: 0})
     for status, why in ((302, "redirects are not followed"), (404, "status 404")):
         receiver.statuses = [status]
         with pytest.raises(RuleError, match=why) as refused:
-            hook.put(rows(1))
+            hook.put(0, rows(1))
         assert "secret" not in str(refused.value) and "key" not in str(refused.value)
-    assert len(receiver.got) == 2 and hook.next == 0
+    assert len(receiver.got) == 2 and hook.next == {0: 0}
     away = target(tmp_path, "http://127.0.0.1:1/secret-path")
     with pytest.raises(RuleError, match="does not answer: ") as refused:
-        away.put(rows(1))
+        away.put(0, rows(1))
     assert "secret" not in str(refused.value)
     bad = tmp_path / "headers"
     bad.write_text("X-Key: s3cret\nAuthorization s3cret\n")
@@ -136,9 +163,9 @@ def test_an_answer_that_never_ends_is_ended(tmp_path: Path, monkeypatch: pytest.
     thread.start()
     try:
         hook = target(tmp_path, f"http://127.0.0.1:{server.server_address[1]}/")
-        hook.begin(0)
+        hook.begin({0: 0})
         with pytest.raises(RuleError, match="does not answer"):
-            hook.put(rows(1))
+            hook.put(0, rows(1))
     finally:
         stopping.set()
         server.shutdown()

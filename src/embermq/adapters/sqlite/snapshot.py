@@ -23,6 +23,7 @@ from embermq.ports.errors import StoreError, StoreUnavailable
 
 BROKER = "broker.db"
 USERS = "users.db"
+RULES = "rules.db"
 STEP_PAGES = 1_024
 STEP_BYTES = 1024 * 1024
 
@@ -48,7 +49,7 @@ class Snapshot:
         self._held: dict[str, sqlite3.Connection] = {}
         self._segments: dict[str, _HeldSegment] = {}
         try:
-            for name in (*PIPELINE_FILES, PARKED, USERS):
+            for name in (*PIPELINE_FILES, PARKED, USERS, RULES):
                 if (data_dir / name).exists():
                     self._hold(name)
             first = _first_file(data_dir / FOLDER)

@@ -13,7 +13,7 @@ from embermq.pipeline.jobs.bulk_log import BulkLog
 from embermq.pipeline.jobs.kafka_ranges import read_ranges
 from embermq.pipeline.kafka_lags import KafkaLags
 from embermq.pipeline.log_look import Bounds, Positions
-from embermq.pipeline.schema import record_schema, traffic_schema
+from embermq.pipeline.schema import no_rows, record_schema, traffic_schema
 from embermq.pipeline.settings import DriverSettings
 from embermq.pipeline.sources.kafka_positions import KafkaPositions
 from embermq.pipeline.sources.lost_ends import begin_within
@@ -63,7 +63,7 @@ class KafkaBulkLog(BulkLog):
     def read(self, begin: Positions, end: Positions) -> DataFrame:
         rows = self._read(self._kafka.log_topic, begin, end)
         if rows is None:
-            return self._spark.createDataFrame([], record_schema())
+            return no_rows(self._spark, record_schema())
         return records_from_kafka(rows, self._kafka.application_prefix)
 
     def probe(self, starts: Positions) -> DataFrame:
@@ -78,7 +78,7 @@ class KafkaBulkLog(BulkLog):
     def read_receipts(self, begin: Positions, end: Positions) -> DataFrame:
         rows = self._read(self._kafka.receipts_topic, begin, end)
         if rows is None:
-            return self._spark.createDataFrame([], traffic_schema())
+            return no_rows(self._spark, traffic_schema())
         return receipts_from_kafka(rows)
 
     def measure(self, rows: DataFrame) -> None:

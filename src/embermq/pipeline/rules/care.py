@@ -23,7 +23,7 @@ FOLDER = "rules-at-work"
 
 
 class _Note(Struct, frozen=True):
-    position: int
+    position: str
     deaths: int
 
 
@@ -40,8 +40,9 @@ class Care:
         self._alone = threading.Lock()
 
     @contextmanager
-    def at_work(self, rule: str, position: int) -> Iterator[None]:
-        """While the rule has a batch from `position` on. Raises RuleError when Java has died of that too often."""
+    def at_work(self, rule: str, position: str) -> Iterator[None]:
+        """While the rule has a batch from `position` on, partition and offset. Raises RuleError when Java has died of
+        that too often."""
         if not self._found:
             with self._noted(rule, position, 0):
                 yield
@@ -64,7 +65,7 @@ class Care:
         pause_queries(self._data_dir, [query_of_rule(rule)], reason)
 
     @contextmanager
-    def _noted(self, rule: str, position: int, deaths: int) -> Iterator[None]:
+    def _noted(self, rule: str, position: str, deaths: int) -> Iterator[None]:
         note = self._folder / rule
         note.write_bytes(msgspec.json.encode(_Note(position, deaths + 1)))
         try:

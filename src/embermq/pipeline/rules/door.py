@@ -1,7 +1,7 @@
 """The broker that runs, as rules see it: over the control socket."""
 
 import http.client
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 from msgspec import Struct
@@ -16,7 +16,7 @@ ANSWER_S = 60.0
 class RuleTaken(Struct, frozen=True, kw_only=True):
     """What the broker said: see `RuleFeedTaken` of its API."""
 
-    next: int | None
+    next: dict[int, int]
     refused: str = ""
     passes: bool = False
     is_of_queue: bool = False
@@ -34,15 +34,17 @@ class RuleDoor:
         """How far it is. Raises BrokerAway, RuleError."""
         return self._ask({})
 
-    def begin(self, number: int) -> int | None:
-        """Where a rule begins that the broker knows nothing of; returns where it is."""
-        return self._ask({"begin": number}).next
+    def begin(self, numbers: Mapping[int, int]) -> RuleTaken:
+        """Where a rule begins in partitions of the log of which the broker knows nothing: in all or in none."""
+        return self._ask({"begin": numbers})
 
-    def take(self, messages: Sequence[tuple[int, bytes]], end: int) -> RuleTaken:
-        """One transaction, durable when it returns: messages by number, and that all below `end` is done."""
-        return self._ask({"end": end, "messages": [{"number": at, "record": one} for at, one in messages]})
+    def take(self, partition: int, messages: Sequence[tuple[int, bytes]], end: int) -> RuleTaken:
+        """What comes of a partition of the log, durable when it returns, all or nothing, or where the log is a store of
+        its own a beginning: messages by number, and that all below `end` is done."""
+        numbered = [{"number": at, "record": one} for at, one in messages]
+        return self._ask({"partition": partition, "end": end, "messages": numbered})
 
-    def _ask(self, asked_for: dict[str, object]) -> RuleTaken:
+    def _ask(self, asked_for: Mapping[str, object]) -> RuleTaken:
         try:
             status, told = asked(
                 self._socket, "POST", self._path, msgspec.json.encode(asked_for), self._timeout_s

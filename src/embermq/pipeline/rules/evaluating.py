@@ -28,10 +28,11 @@ FAILURES = (PySparkException, Py4JJavaError, RuleError)
 
 
 class MadeRows(Struct, frozen=True):
-    """Rows of the messages below offset `end` that were not in the ones before; or `failure`, why the last of them has
-    none. `end` is None for all that there are."""
+    """Rows of the messages of a partition below offset `end` that were not in the ones before; or `failure`, why the
+    last of them has none. `end` is None for all that there are."""
 
     rows: list[Row]
+    partition: int = 0
     end: int | None = None
     failure: str = ""
 
@@ -48,7 +49,8 @@ class Evaluation:
         self._timeout_s = timeout_s
 
     def found(self, records: DataFrame) -> Iterator[MadeRows]:
-        """In the order of the messages. Raises RuleRefused, RuleStuck, and what is the fault of no message."""
+        """In the order of the messages of each partition. Raises RuleRefused, RuleStuck, and what is the fault of no
+        message."""
         try:
             rows = self._collected(records)
         except RuleStuck:
@@ -60,23 +62,25 @@ class Evaluation:
 
     def _parts(self, records: DataFrame) -> Iterator[MadeRows]:
         # A log that cannot be read, or another table that is gone, is the fault of no message: these raise.
-        first, last = records.agg(F.min("offset"), F.max("offset")).collect()[0]
+        ranges = records.groupBy("partition").agg(F.min("offset"), F.max("offset")).collect()
         self._collected(records.where("offset IS NULL"))
-        waiting = [] if first is None else [(first, last + 1)]
+        waiting = [(number, first, last + 1) for number, first, last in sorted(ranges, reverse=True)]
         while waiting:
-            begin, end = waiting.pop()
+            number, begin, end = waiting.pop()
             # Within the records: above the rule's own conditions it would be asked after them.
-            part = records.where((F.col("offset") >= begin) & (F.col("offset") < end))
+            part = records.where(
+                (F.col("partition") == number) & (F.col("offset") >= begin) & (F.col("offset") < end)
+            )
             try:
-                yield MadeRows(self._tried(part, tries=1 if end - begin > 1 else 2), end)
+                yield MadeRows(self._tried(part, tries=1 if end - begin > 1 else 2), number, end)
             except RuleStuck:
                 raise
             except FAILURES as error:
                 middle = (begin + end) // 2
                 if middle > begin:
-                    waiting += [(middle, end), (begin, middle)]
+                    waiting += [(number, middle, end), (number, begin, middle)]
                 else:
-                    yield MadeRows([], end, short_reason(error))
+                    yield MadeRows([], number, end, short_reason(error))
 
     def _tried(self, records: DataFrame, tries: int) -> list[Row]:
         while True:
@@ -112,7 +116,8 @@ class Evaluation:
         finally:
             watch.cancel()
             context.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]  # none from here on
-        for offset, many in Counter(row["offset"] for row in found).items():
+        made = Counter((row["partition"], row["offset"]) for row in found)
+        for (_, offset), many in made.items():
             if many > ROWS_MAX:
                 raise RuleError(f"it makes more than {ROWS_MAX:,} messages of the one at offset {offset}")
         return found

@@ -16,7 +16,7 @@ from embermq.pipeline.rules.evaluating import Evaluation, MadeRows
 from embermq.pipeline.rules.session import RuleSession
 from embermq.pipeline.rules.set_aside import ROWS_MAX, SetAside
 from embermq.pipeline.rules.settings import RuleSettings, query_of_rule
-from embermq.pipeline.rules.targets import BrokerTarget, RuleTarget, numbered
+from embermq.pipeline.rules.targets import BrokerTarget, RuleTarget, by_partition
 from embermq.pipeline.rules.webhook import WebhookTarget
 from embermq.pipeline.schema import PARTITION
 from embermq.pipeline.session import jvm_process
@@ -40,15 +40,15 @@ class RulePart(BulkPart):
 
     def open(self, spark: SparkSession) -> None:
         self._target.open()
-        if self._target.next is None:  # first: what comes while its SQL is refused is for it, too
-            self.begin_at({PARTITION: self.log.bounds[PARTITION].end})
+        if not self._target.next:  # first: what comes while its SQL is refused is for it, too
+            self.begin_at({partition: bounds.end for partition, bounds in self.log.bounds.items()})
         self._session.check(self._rule_name, self._rule)
 
     def positions(self) -> Positions:
-        return {} if self._target.next is None else {PARTITION: self._target.next // ROWS_MAX}
+        return {partition: number // ROWS_MAX for partition, number in self._target.next.items()}
 
     def begin_at(self, begin: Positions) -> None:
-        self._target.begin(begin[PARTITION] * ROWS_MAX)
+        self._target.begin({partition: offset * ROWS_MAX for partition, offset in begin.items()})
 
     def counts(self) -> dict[str, int]:
         return {"messages": self._messages, **self._aside.totals}
@@ -56,7 +56,8 @@ class RulePart(BulkPart):
     def write(self, records: DataFrame) -> int:
         """Returns how many messages were published."""
         before = self._messages
-        with self._care.at_work(self._rule_name, self._done):
+        at = ", ".join(f"{partition}:{offset}" for partition, offset in sorted(self.positions().items()))
+        with self._care.at_work(self._rule_name, at):
             try:
                 for found in self._evaluation.found(records):
                     self._take(found)
@@ -67,27 +68,29 @@ class RulePart(BulkPart):
         return self._messages - before
 
     def moved(self, begin: Positions, end: Positions) -> int:
-        self._target.move(end[PARTITION] * ROWS_MAX)
+        for partition, offset in end.items():
+            if offset * ROWS_MAX > self._target.next[partition]:
+                self._target.move(partition, offset * ROWS_MAX)
+        if self.log.is_partitioned:
+            return 0  # a batch begins at what is there
         return max(0, min(self.log.bounds[PARTITION].first, end[PARTITION]) - begin[PARTITION])
 
     def keep_up(self, now_ms: int) -> None:
         """Nothing is kept."""
 
-    @property
-    def _done(self) -> int:
-        return self._target.next or 0
-
     def _rows(self, records: DataFrame) -> DataFrame:
         return self._session.rows(self._rule_name, self._rule, records).where("offset >= 0")
 
     def _take(self, found: MadeRows) -> None:
-        done = self._done
-        self._messages += self._target.put([one for one in numbered(found.rows) if one[0] >= done])
-        if found.end is None or found.end <= done // ROWS_MAX:
+        done = self._target.next
+        for partition, rows in by_partition(found.rows).items():
+            new = [one for one in rows if one[0] >= done[partition]]
+            self._messages += self._target.put(partition, new)
+        if found.end is None or found.end * ROWS_MAX <= done[found.partition]:
             return  # the batch is done when all of it is; or it has been before
         if found.failure:
-            self._aside.add("failed", (found.end - 1) * ROWS_MAX, found.failure)
-        self._target.move(found.end * ROWS_MAX)
+            self._aside.add("failed", found.partition, (found.end - 1) * ROWS_MAX, found.failure)
+        self._target.move(found.partition, found.end * ROWS_MAX)
 
 
 class RuleKind:
@@ -106,9 +109,10 @@ class RuleKind:
 
 def target_of(name: str, rule: RuleSettings, places: Places, aside: SetAside, log: BulkLog) -> RuleTarget:
     """Where the rows of the rule go."""
+    door = RuleDoor(places, name)
     if rule.to == "webhook":
-        return WebhookTarget(name, rule, places.rules, aside, log.identity)
-    return BrokerTarget(name, rule, RuleDoor(places, name), aside)
+        return WebhookTarget(name, rule, door, aside, log.identity)
+    return BrokerTarget(name, rule, door, aside)
 
 
 def end_java(spark: SparkSession) -> None:

@@ -9,9 +9,9 @@ from embermq.pipeline.errors import RuleRefused
 from embermq.pipeline.rules.settings import RuleSettings
 from embermq.pipeline.transforms.replay import chain_of_rules
 
-OFFSET, CHAIN = "_offset", "_rules"
+PARTITION, OFFSET, CHAIN = "_partition", "_offset", "_rules"
 """Columns that a rule does not name and that are carried along."""
-HIDDEN = (OFFSET, CHAIN)
+HIDDEN = (PARTITION, OFFSET, CHAIN)
 SEPARATOR = ","
 READ = (
     "partition",
@@ -46,6 +46,7 @@ def rule_messages(records: DataFrame, name: str, rule: RuleSettings) -> DataFram
         _properties().alias("properties"),
         "partition",
         "offset",
+        F.col("partition").alias(PARTITION),
         F.col("offset").alias(OFFSET),
         F.coalesce(chain_of_rules(), F.lit("")).alias(CHAIN),
     )
@@ -61,8 +62,8 @@ def is_addressed() -> Column:
 
 
 def published(rows: DataFrame, rule: RuleSettings) -> DataFrame:
-    """What the rows of a rule say is to be published: offset of the message, chain, topic, payload. Raises
-    RuleRefused."""
+    """What the rows of a rule say is to be published: partition and offset of the message, chain, topic, payload.
+    Raises RuleRefused."""
     # SELECT * names hidden columns as well: the last ones are those that were added.
     found = [name.lower() for name in rows.columns[: -len(HIDDEN)]]
     named = rows.toDF(*(str(number) for number in range(len(rows.columns))))
@@ -81,8 +82,9 @@ def published(rows: DataFrame, rule: RuleSettings) -> DataFrame:
         return F.col(str(found.index(name)))
 
     return named.select(
-        F.col(str(len(found))).alias("offset"),
-        F.col(str(len(found) + 1)).alias("chain"),
+        F.col(str(len(found))).alias("partition"),
+        F.col(str(len(found) + 1)).alias("offset"),
+        F.col(str(len(found) + 2)).alias("chain"),
         (column("topic") if has_topics else F.lit(rule.topic)).alias("topic"),
         column("payload").cast("binary").alias("payload"),
     ).where("offset IS NOT NULL AND topic IS NOT NULL AND payload IS NOT NULL")

@@ -16,10 +16,14 @@ ROWS_MAX = 1 << 16
 KEPT = 1_000
 """Of each rule, the newest ones; all are counted."""
 REASON_CHARACTERS_MAX = 500
-_NEWEST = "SELECT number, what, reason, at_ms FROM set_aside WHERE rule = ? ORDER BY at_ms DESC, number DESC LIMIT ?"
-_PRUNE = """
-DELETE FROM set_aside WHERE rule = ?1 AND at_ms < (
-    SELECT MIN(at_ms) FROM (SELECT at_ms FROM set_aside WHERE rule = ?1 ORDER BY at_ms DESC LIMIT ?2)
+_TABLE = "messages_set_aside"
+_NEWEST = (
+    f'SELECT "partition", number, what, reason, at_ms FROM {_TABLE} WHERE rule = ?'
+    ' ORDER BY at_ms DESC, "partition" DESC, number DESC LIMIT ?'
+)
+_PRUNE = f"""
+DELETE FROM {_TABLE} WHERE rule = ?1 AND at_ms < (
+    SELECT MIN(at_ms) FROM (SELECT at_ms FROM {_TABLE} WHERE rule = ?1 ORDER BY at_ms DESC LIMIT ?2)
 )
 """
 
@@ -32,12 +36,13 @@ class SetAside:
         self._rule = rule
         self.totals = self._file.counts()
 
-    def add(self, what: What, number: int, reason: str) -> None:
+    def add(self, what: What, partition: int, number: int, reason: str) -> None:
         """Durable when it returns."""
         now_ms = time.time_ns() // 1_000_000
-        row = (self._rule, what, number, reason[:REASON_CHARACTERS_MAX], now_ms)
+        row = (self._rule, what, partition, number, reason[:REASON_CHARACTERS_MAX], now_ms)
         with self._file.transaction() as connection:
-            added = connection.execute("INSERT OR IGNORE INTO set_aside VALUES (?, ?, ?, ?, ?)", row).rowcount
+            insert = f"INSERT OR IGNORE INTO {_TABLE} VALUES (?, ?, ?, ?, ?, ?)"
+            added = connection.execute(insert, row).rowcount
             if added > 0:
                 self._file.count(**{what: 1})
                 connection.execute(_PRUNE, (self._rule, KEPT))
@@ -54,11 +59,16 @@ def set_aside_of(path: Path, rule: str, limit: int) -> list[SetAsideMessage]:
     if connection is None:
         return []
     with closing(connection):
-        is_there = connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'set_aside'").fetchone()
+        is_there = connection.execute("SELECT 1 FROM sqlite_schema WHERE name = ?", (_TABLE,)).fetchone()
         rows = connection.execute(_NEWEST, (rule, limit)).fetchall() if is_there else []
     return [
         SetAsideMessage(
-            offset=number // ROWS_MAX, row=number % ROWS_MAX, what=what, reason=reason, at_ms=at_ms
+            partition=partition,
+            offset=number // ROWS_MAX,
+            row=number % ROWS_MAX,
+            what=what,
+            reason=reason,
+            at_ms=at_ms,
         )
-        for number, what, reason, at_ms in rows
+        for partition, number, what, reason, at_ms in rows
     ]

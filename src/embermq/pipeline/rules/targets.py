@@ -1,7 +1,7 @@
-"""Where the rows of a rule go. A target knows how far the rule is, together with its effect where it can."""
+"""Where the rows of a rule go. The broker keeps how far the rule is, together with its effect where it can."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from pyspark.sql import Row
 
@@ -15,7 +15,6 @@ from embermq.pipeline.rules.door import RuleDoor
 from embermq.pipeline.rules.rows import SEPARATOR
 from embermq.pipeline.rules.set_aside import ROWS_MAX, SetAside
 from embermq.pipeline.rules.settings import RuleSettings
-from embermq.pipeline.schema import PARTITION
 
 TOPIC_TOO_LONG = f"a topic of more than {SERVED_BYTES_MAX} bytes"
 PIECE = 500
@@ -28,79 +27,68 @@ NumberedRow = tuple[int, Row]
 
 
 class RuleTarget(ABC):
-    """Of one rule. `next` is the number of the row that it goes on with; None before it has begun."""
-
-    next: int | None = None
-
-    @abstractmethod
-    def open(self) -> None:
-        """Find out `next`; may be called again after a failure."""
-
-    @abstractmethod
-    def begin(self, number: int) -> None:
-        """Where a rule begins that has not begun."""
-
-    @abstractmethod
-    def put(self, rows: Sequence[NumberedRow]) -> int:
-        """Give rows in the order of their numbers their effect, none below `next` twice where that can be; returns how
-        many had one. What can never have one is set aside."""
-
-    @abstractmethod
-    def move(self, number: int) -> None:
-        """All below is done."""
-
-
-class BrokerTarget(RuleTarget):
-    """Topics and queues: the broker keeps `next` together with the messages, all or nothing."""
+    """Of one rule. `next` is the number of the row that it goes on with, by the partition of the log that rows come
+    of; of those in which it has not begun there is none."""
 
     def __init__(self, name: str, rule: RuleSettings, door: RuleDoor, aside: SetAside) -> None:
+        self.next: Mapping[int, int] = {}
         self._name = name
         self._rule = rule
         self._door = door
         self._aside = aside
 
     def open(self) -> None:
+        """Find out `next`; may be called again after a failure."""
         self.next = self._door.look().next
 
-    def begin(self, number: int) -> None:
-        self.next = self._door.begin(number)
+    def begin(self, numbers: Mapping[int, int]) -> None:
+        """Where a rule begins in partitions in which it has not begun."""
+        self.next = self._door.begin(numbers).next
 
-    def put(self, rows: Sequence[NumberedRow]) -> int:
-        return sum(map(self._publish, pieces(self._records(rows))))
+    def move(self, partition: int, number: int) -> None:
+        """All below is done. Stored when it returns."""
+        self.next = self._door.take(partition, (), number).next
 
-    def move(self, number: int) -> None:
-        self.next = self._door.take((), number).next
+    @abstractmethod
+    def put(self, partition: int, rows: Sequence[NumberedRow]) -> int:
+        """Give rows of a partition in the order of their numbers their effect, none below `next` twice where that can
+        be; returns how many had one. What can never have one is set aside."""
 
-    def _publish(self, piece: Sequence[Numbered]) -> int:
+
+class BrokerTarget(RuleTarget):
+    """Topics and queues: the broker keeps `next` together with the messages."""
+
+    def put(self, partition: int, rows: Sequence[NumberedRow]) -> int:
+        return sum(self._publish(partition, piece) for piece in pieces(self._records(partition, rows)))
+
+    def _publish(self, partition: int, piece: Sequence[Numbered]) -> int:
         """All of it; what the broker can never take is passed over."""
         published = 0
         while piece:
-            taken = self._door.take(piece, piece[-1][0] + 1)
-            if taken.next is None:
-                raise RuleError("the broker has no position of this rule any more")
-            self.next = taken.next
-            published += sum(number < taken.next for number, _ in piece)
+            taken = self._door.take(partition, piece, piece[-1][0] + 1)
+            self.next, done = taken.next, taken.next[partition]
+            published += sum(number < done for number, _ in piece)
             if not taken.refused:
                 break
             if taken.passes or (taken.is_of_queue and self._rule.to == "queue"):
                 raise RuleError(f"the broker takes no more for now: {taken.refused}")
-            self._aside.add("refused", taken.next, taken.refused)
-            piece = [one for one in piece if one[0] > taken.next]
+            self._aside.add("refused", partition, done, taken.refused)
+            piece = [one for one in piece if one[0] > done]
         return published
 
-    def _records(self, rows: Sequence[NumberedRow]) -> list[Numbered]:
+    def _records(self, partition: int, rows: Sequence[NumberedRow]) -> list[Numbered]:
         found: list[Numbered] = []
         for number, row in rows:
             if len(row["topic"].encode(errors="replace")) > SERVED_BYTES_MAX:
                 # A record cannot hold it; what the broker refuses for other reasons it says itself.
-                self._aside.add("refused", number, TOPIC_TOO_LONG)
+                self._aside.add("refused", partition, number, TOPIC_TOO_LONG)
             else:
                 found.append((number, self._record(row)))
         return found
 
     def _record(self, row: Row) -> bytes:
         name = self._name
-        marks = Properties(user_properties=((RULE, name), (OF, f"{PARTITION}:{row['offset']}")))
+        marks = Properties(user_properties=((RULE, name), (OF, f"{row['partition']}:{row['offset']}")))
         chain = SEPARATOR.join([*filter(None, [row["chain"]]), name]).encode()
         message = Message(
             row["topic"],
@@ -116,8 +104,16 @@ class BrokerTarget(RuleTarget):
         return encode_record(message, unknown_fields=((FIELD_RULES, chain),))
 
 
+def by_partition(rows: Sequence[Row]) -> dict[int, list[NumberedRow]]:
+    """Rows of each partition that they come of, numbered."""
+    found: dict[int, list[Row]] = {}
+    for row in rows:
+        found.setdefault(row["partition"], []).append(row)
+    return {partition: numbered(found[partition]) for partition in sorted(found)}
+
+
 def numbered(rows: Sequence[Row]) -> list[NumberedRow]:
-    """With the same numbers whenever the same rows are made, in their order."""
+    """Rows of one partition, with the same numbers whenever the same rows are made, in their order."""
     found: list[NumberedRow] = []
     offset, index = -1, 0
     for row in sorted(rows, key=_in_order):

@@ -29,8 +29,9 @@ class CheckedRule(Struct, frozen=True, kw_only=True):
 
 class SetAsideMessage(Struct, frozen=True, kw_only=True):
     """A message that a rule could not use (`failed`), or row `row` of it that the broker has not taken (`refused`), by
-    the offset of the message. `at_ms`: Unix milliseconds."""
+    partition and offset of the message in the log. `at_ms`: Unix milliseconds."""
 
+    partition: int
     offset: int
     row: int
     what: str

@@ -1,7 +1,7 @@
 """`to = "webhook"`: each row is the body of a POST, in order, at least once, with an id by which the receiver knows a
 repeat.
 
-How far it is stands in rules.db, written after the answer. A redirect is no answer that is followed, and what may be a
+The broker keeps how far it is, told after the answer. A redirect is no answer that is followed, and what may be a
 secret (the path of the URL, headers) is in no error.
 """
 
@@ -16,11 +16,10 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from embermq.pipeline.errors import RuleError
+from embermq.pipeline.rules.door import RuleDoor
 from embermq.pipeline.rules.set_aside import ROWS_MAX, SetAside
-from embermq.pipeline.rules.settings import RuleSettings, query_of_rule
+from embermq.pipeline.rules.settings import RuleSettings
 from embermq.pipeline.rules.targets import NumberedRow, RuleTarget
-from embermq.pipeline.schema import PARTITION
-from embermq.pipeline.sinks.sink_file import SinkFile
 
 ID_HEADER = "EmberMQ-Id"
 RULE_HEADER = "EmberMQ-Rule"
@@ -29,27 +28,23 @@ TIMEOUT_S = 10.0
 WHOLE_TIMEOUT_S = 30.0
 """For a request and all of its answer."""
 NOTED_EVERY_S = 1.0
-"""How often it is noted how far it is; what was sent since is sent again by the driver after one that died."""
+"""How often the broker is told how far it is; what was sent since is sent again by the driver after one that died."""
 ANSWER_BYTES_MAX = 64 * 1024
 """An answer is read, so that the connection can be used again; one that is longer costs it."""
 _LATER = frozenset({408, 425, 429})
 """Refusals that say: later. So do all from 500 on."""
 _OURS = frozenset({401, 402, 403, 404, 405, 407})
 """Refusals of whatever is sent there: the URL or a header is wrong, which a person may put right."""
-_PROGRESS = ("embermq.formats", "progress.sql")
 
 
 class WebhookTarget(RuleTarget):
     """See the module."""
 
     def __init__(
-        self, name: str, rule: RuleSettings, file: Path, aside: SetAside, log_id: Callable[[], int]
+        self, name: str, rule: RuleSettings, door: RuleDoor, aside: SetAside, log_id: Callable[[], int]
     ) -> None:
-        self._name = name
-        self._rule = rule
-        self._aside = aside
+        super().__init__(name, rule, door, aside)
         self._log_id = log_id
-        self._file = SinkFile(file, query_of_rule(name))
         self._place = rule.shown_url
         self._id_prefix = ""
         self._connection: http.client.HTTPConnection | None = None
@@ -58,45 +53,36 @@ class WebhookTarget(RuleTarget):
     def open(self) -> None:
         self._close()
         self._headers = headers_of(self._rule)
-        self._id_prefix = f"{self._name}:{self._log_id()}:{PARTITION}"
-        self.next = self._file.position()
+        self._id_prefix = f"{self._name}:{self._log_id()}"
+        super().open()
 
-    def begin(self, number: int) -> None:
-        self._file.begin_at(number)
-        self.next = self._file.position()
-
-    def put(self, rows: Sequence[NumberedRow]) -> int:
+    def put(self, partition: int, rows: Sequence[NumberedRow]) -> int:
         noted_s = time.monotonic()
-        sent = 0
+        sent = noted = done = 0
         try:
             for number, row in rows:
-                refusal = self._post(number, bytes(row["payload"]))
+                place = f"{partition}:{number // ROWS_MAX}:{number % ROWS_MAX}"
+                refusal = self._post(f"{self._id_prefix}:{place}", bytes(row["payload"]))
                 if refusal:
-                    self._aside.add("refused", number, refusal)
+                    self._aside.add("refused", partition, number, refusal)
                 else:
                     sent += 1
-                self.next = number + 1
+                done = number + 1
                 if time.monotonic() - noted_s >= NOTED_EVERY_S:
-                    self.move(number + 1)
-                    noted_s = time.monotonic()
+                    self.move(partition, done)
+                    noted, noted_s = done, time.monotonic()
         finally:
-            if self.next is not None:
-                self.move(self.next)
+            if done > noted:
+                self.move(partition, done)
         return sent
 
-    def move(self, number: int) -> None:
-        with self._file.transaction():
-            self._file.move_to(number)
-        self.next = number
-
     def close(self) -> None:
-        """Release connection and file."""
+        """Release the connection."""
         self._close()
-        self._file.close()
 
-    def _post(self, number: int, body: bytes) -> str:
+    def _post(self, message_id: str, body: bytes) -> str:
         """Why it will never be taken, "" when it was. Raises RuleError when it may be taken later."""
-        headers = self._headers | {ID_HEADER: f"{self._id_prefix}:{number // ROWS_MAX}:{number % ROWS_MAX}"}
+        headers = self._headers | {ID_HEADER: message_id}
         status = self._status(body, headers)
         if 200 <= status < 300:
             return ""

@@ -33,7 +33,7 @@ def staged(chosen: DataFrame) -> DataFrame:
 
 
 def chain_of_rules() -> Column:
-    """The names of the rules that a record of the embedded log comes of, null for none."""
+    """The names of the rules that a record comes of, null for none."""
     return F.get(F.filter("unknown_fields", lambda one: one["tag"] == FIELD_RULES), 0)["value"].cast("string")
 
 

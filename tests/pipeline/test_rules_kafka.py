@@ -1,0 +1,155 @@
+"""Rules over a log in Kafka: what they publish comes once, by position, whoever is killed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+from pyspark.sql import SparkSession
+from tests.pipeline.feeding import AT_ONCE, DEADLINE_S, RecordedKafka, WatchedBulk
+from tests.pipeline.kafka_topics import LogInKafka
+from tests.support.broker_process import BrokerProcess
+from tests.support.kafka_server import KafkaServer
+from tests.support.mqtt_client import MqttClient, run
+from tests.support.rule_receiver import receiving
+from tests.support.waiting import wait_until
+
+from embermq.formats.kafka_record import decode_kafka_record
+from embermq.pipeline.errors import BrokerAway
+from embermq.pipeline.jobs.query_job import JobSetup
+from embermq.pipeline.places import Places
+from embermq.pipeline.rules.care import Care
+from embermq.pipeline.rules.door import RuleDoor, RuleTaken
+from embermq.pipeline.rules.live import RuleKind
+from embermq.pipeline.rules.session import RuleSession
+from embermq.pipeline.rules.set_aside import set_aside_of
+from embermq.pipeline.rules.settings import RuleSettings
+from embermq.pipeline.turns import Turns
+
+RULES = {
+    "even": RuleSettings(
+        sql="SELECT concat('even/', topic) AS topic, payload FROM messages WHERE int(payload) % 2 = 0", qos=2
+    ),
+    "kept": RuleSettings(sql="SELECT payload FROM messages", to="queue", queue="kept"),
+    "decoded": RuleSettings(sql="SELECT 'decoded' AS topic, url_decode(payload) AS payload FROM messages"),
+}
+MANY = 20
+BAD = b"%z"
+
+
+@contextmanager
+def ruling(
+    spark: SparkSession, log: LogInKafka, places: Places, rules: Mapping[str, RuleSettings]
+) -> Iterator[WatchedBulk]:
+    """As the driver runs them."""
+    stopping, session, care = threading.Event(), RuleSession(spark), Care(places)
+    settings = replace(AT_ONCE, max_records_per_batch=50, rules=rules, kafka=log.kafka)
+    kinds = [RuleKind(name, rule, session, care) for name, rule in rules.items()]
+    view, turns = RecordedKafka(log, settings, spark), Turns(["rules"])
+    bulk = WatchedBulk(kinds, JobSetup(settings, places), view, spark, stopping, turns=turns, turn="rules")
+    with closing(view):
+        bulk.start()
+        try:
+            yield bulk
+        finally:
+            stopping.set()
+            bulk.join()
+
+
+def publish(broker: BrokerProcess, *payloads: bytes) -> None:
+    async def published() -> None:
+        client = MqttClient("publisher")
+        await client.connect(broker.port)
+        for number, payload in enumerate(payloads):
+            await client.publish(f"s/{number % 3}", payload, qos=1)
+        client.abort()
+
+    run(published(), DEADLINE_S)
+
+
+def numbers(first: int, end: int) -> list[bytes]:
+    return [b"%d" % number for number in range(first, end)]
+
+
+class Found:
+    """What a log in Kafka has: each message with its position and user properties."""
+
+    def __init__(self, log: LogInKafka) -> None:
+        self.messages = []
+        for one in log.read(log.kafka.log_topic):
+            record = decode_kafka_record(one.key(), one.value(), one.headers()).record  # type: ignore[arg-type]
+            properties = record.message.properties
+            said = dict(properties.user_properties) if properties is not None else {}
+            self.messages.append((f"{one.partition()}:{one.offset()}", record.message, said))
+
+    def inputs(self) -> list[tuple[str, bytes]]:
+        return [(at, message.payload) for at, message, said in self.messages if "rule" not in said]
+
+    def sources(self, rule: str) -> list[str]:
+        """Of which messages those of a rule come, in the order of the log."""
+        return [said["rule-of"] for _, _, said in self.messages if said.get("rule") == rule]
+
+
+def has_sources(log: LogInKafka, rule: str, many: int) -> bool:
+    return len(Found(log).sources(rule)) >= many
+
+
+@pytest.mark.promise("pipeline-2", "pipeline-14")
+@pytest.mark.timeout(600)
+def test_each_message_comes_once_over_kills_and_lost_answers(
+    spark: SparkSession,
+    kafka: KafkaServer,
+    servers: dict[str, object],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asks, calls = RuleDoor._ask, [0]
+
+    def loses_answers(door: RuleDoor, asked_for: Mapping[str, object]) -> RuleTaken:
+        """The broker has done it, and nobody hears of it, three times."""
+        answer = asks(door, asked_for)
+        calls[0] += 1
+        if calls[0] in (4, 8, 12):
+            raise BrokerAway("the answer is lost")
+        return answer
+
+    with BrokerProcess(tmp_path / "data", settings=servers) as broker, receiving() as receiver:
+        hook = RuleSettings(sql="SELECT payload FROM messages", to="webhook", url=receiver.url)
+        rules = RULES | {"hook": hook}
+        log, places = LogInKafka(kafka.bootstrap, str(servers["kafka.prefix"]), 1), Places(broker.data_dir)
+        with ruling(spark, log, places, rules) as bulk:
+            bulk.wait_for_state("running")
+            monkeypatch.setattr(RuleDoor, "_ask", loses_answers)
+            publish(broker, *numbers(0, MANY), BAD)
+            broker.kill()
+            broker.start()
+            publish(broker, *numbers(MANY, 2 * MANY))
+        # The driver is gone in the midst of it; the next one goes on.
+        with ruling(spark, log, places, rules) as bulk:
+            publish(broker, *numbers(2 * MANY, 3 * MANY))
+            wait_until(lambda: len(receiver.got) >= 3 * MANY + 1, DEADLINE_S, "the webhook has all")
+            inputs = Found(log).inputs()
+            everything = [at for at, _ in inputs]
+            good = [at for at, payload in inputs if payload != BAD]
+            even = [at for at, payload in inputs if payload != BAD and not int(payload) % 2]
+            wanted = {"even": even, "kept": everything, "decoded": good}
+            for rule, sources in wanted.items():
+                wait_until(partial(has_sources, log, rule, len(sources)), DEADLINE_S, rule)
+            ends = log.ends()
+            bulk.wait_for_positions(ends)
+            assert bulk.report("rule:decoded").totals["failed"] == len(everything) - len(good)
+            wait_until(
+                lambda: log.positions.progress()["rule:even"] == ends, DEADLINE_S, "its position is published"
+            )
+        found = Found(log)
+        assert {rule: found.sources(rule) for rule in RULES} == wanted
+        assert all(at.startswith("0:") for at in everything) and len(everything) >= 3 * MANY + 1
+        posted = list(dict.fromkeys((sent_id.split(":", 2)[2], body) for sent_id, _, body, _ in receiver.got))
+        assert posted == [(f"{at}:0", payload) for at, payload in inputs], "in order, repeats aside"
+        (aside, *_) = set_aside_of(places.rules, "decoded", 10)
+        assert (aside.partition, f"0:{aside.offset}" in everything) == (0, True)
