@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
+from msgspec.structs import replace
+from pyspark.sql import Row, SparkSession
 from tests.pipeline.log_writer import NOON_MS, LogWriter, record
 from tests.pipeline.queries import log_rows
 
+from embermq.app.config import load_configuration
 from embermq.cli.main import main
 from embermq.formats.log_record import FIELD_ADDRESSED, FIELD_RULES
 from embermq.mqtt.wire.properties import Properties
@@ -30,7 +33,8 @@ HOT = (
     "WHERE topic LIKE 'sensors/%' AND get_json_object(payload, '$.t') > 80"
 )
 NO_SELECT = "is not for rules: SELECT … FROM"
-Row = tuple[int, str, bytes]
+EXAMPLES = Path(__file__).parents[2] / "examples" / "rules"
+Made = tuple[int, str, bytes]
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +54,7 @@ def with_spark(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> SparkSes
     return spark
 
 
-def made(spark: SparkSession, rules: RuleSession, places: Places, rule: RuleSettings) -> list[Row]:
+def made(spark: SparkSession, rules: RuleSession, places: Places, rule: RuleSettings) -> list[Made]:
     """What the rule `me` makes of all records of the log."""
     rows = rules.rows("me", rule, log_rows(spark, places, 0, 1_000)).collect()
     return sorted((row["offset"], row["topic"], bytes(row["payload"])) for row in rows)
@@ -150,6 +154,59 @@ def test_a_message_becomes_several_and_a_table_is_joined(
     missing = RuleSettings(sql=joined.sql, tables=(f"places={tmp_path / 'none.csv'}",))
     with pytest.raises(RuleRefused, match="the table places cannot be read"):
         rules.check("me", missing)
+
+
+def test_the_examples_run(spark: SparkSession, rules: RuleSession, log: LogWriter, places: Places) -> None:
+    reading = b'{"t": 90}'
+    log.append([record("sensors/s1", reading), record("sensors/s2", b'{"t": 1}'), record("sensors/s9", b"")])
+    log.append(
+        [record("batches", b'[{"name": "a", "t": 1.5}, {"name": "b"}]'), record("orders/eu", b'{"id": 7}')]
+    )
+    examples = load_configuration(config_file=EXAMPLES / "rules.toml").settings.rules
+    places_csv = (f"places={EXAMPLES / 'places.csv'}",)
+    found = {
+        name: made(spark, rules, places, replace(rule, tables=places_csv) if rule.tables else rule)
+        for name, rule in examples.items()
+    }
+    assert found.pop("orders")[0][:2] == (4, "$queue/orders")
+    assert [(at, json.loads(row)["t"]) for at, _, row in found.pop("readings")[:2]] == [(0, 90.0), (1, 1.0)]
+    assert found == {
+        "hot": [(0, "alerts/s1", reading)],
+        "placed": [(0, "places/Hall", reading), (1, "places/Yard", b'{"t": 1}')],
+        "apart": [(3, "readings/a", b'{"name":"a","t":1.5}'), (3, "readings/b", b'{"name":"b"}')],
+    }
+
+
+def test_columns_for_a_table_of_a_database(
+    spark: SparkSession, rules: RuleSession, log: LogWriter, places: Places
+) -> None:
+    log.append([record("s/a", b"7", accepted_ms=NOON_MS)])
+    table = RuleSettings(to="sql", table="t", url_file="/u")
+
+    def columns(sql: str) -> Row:
+        (row,) = rules.rows("me", replace(table, sql=sql), log_rows(spark, places, 0, 1)).collect()
+        assert (row["partition"], row["offset"], row["chain"]) == (0, 0, "")
+        return row["columns"]
+
+    found = columns(
+        "SELECT topic, int(payload) AS n, partition, NOT retain AS yes, accepted_at FROM messages"
+    )
+    assert found.asDict() | {"accepted_at": None} == {
+        "topic": "s/a",
+        "n": 7,
+        "partition": 0,
+        "yes": True,
+        "accepted_at": None,
+    }
+    assert found["accepted_at"].astimezone(UTC) == datetime.fromtimestamp(NOON_MS / 1000, UTC)
+    for sql, why in (
+        ("SELECT topic, payload AS Topic FROM messages", "two columns have the same name"),
+        ("SELECT properties FROM messages", "is map<string,string>; to_json"),
+        ("SELECT topic AS `a b` FROM messages", "has no name for a table"),
+        ("SELECT topic AS Ember_id FROM messages", "has no name for a table"),
+    ):
+        with pytest.raises(RuleRefused, match=why):
+            rules.check("me", replace(table, sql=sql))
 
 
 def test_a_rule_does_not_see_what_rules_publish_unless_told_so(

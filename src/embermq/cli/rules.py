@@ -51,7 +51,7 @@ def list_rules(
         )
         return
     rows = [
-        (name, rule.queue or rule.shown_url or rule.to, shown(" ".join(rule.sql.split())))
+        (name, rule.queue or rule.shown_url or rule.table or rule.to, shown(" ".join(rule.sql.split())))
         for name, rule in found.items()
     ]
     print("\n".join(table([("rule", "to", "sql"), *rows], names=3)))

@@ -51,6 +51,9 @@ def test_what_is_no_rule_is_refused_by_its_key(tmp_path: Path, toml: str, proble
     [
         (RuleSettings(sql="x" * 20_000), "sql: has 20000 characters, more than the largest allowed 16384"),
         (RuleSettings(sql=SQL, queue="a"), "queue = 'a': is for to = \"queue\""),
+        (RuleSettings(sql=SQL, table="t"), 'table: is for to = "sql"'),
+        (RuleSettings(sql=SQL, to="sql", url_file="/u", table="a; b"), "must be NAME or SCHEMA.NAME"),
+        (RuleSettings(sql=SQL, to="sql", table="a.b"), "needs the file with the URL of the server"),
         (RuleSettings(sql=SQL, to="queue"), "needs the name of a durable queue"),
         (RuleSettings(sql=SQL, to="queue", queue="a/+"), "queue = 'a/\\+': "),
         (RuleSettings(sql=SQL, tables=("messages=/d/a.csv",)), "'messages' is no name of a table"),

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import ClassVar
 
 import pytest
 from pyspark.sql import Row
+from tests.support.rule_door import StandInDoor
 from tests.support.rule_receiver import RuleReceiver, receiving
 
 from embermq.app.config import load_configuration
 from embermq.cli.main import main
 from embermq.pipeline.errors import PipelineSettingsError, RuleError
-from embermq.pipeline.places import Places
 from embermq.pipeline.rules import webhook
-from embermq.pipeline.rules.door import RuleDoor, RuleTaken
 from embermq.pipeline.rules.set_aside import ROWS_MAX, SetAside, set_aside_of
 from embermq.pipeline.rules.settings import RuleSettings, check_rules
 from embermq.pipeline.rules.targets import NumberedRow
@@ -39,29 +37,6 @@ def _closed() -> Iterator[None]:
 
 
 OPENED: list[WebhookTarget | SetAside] = []
-
-
-class StandInDoor(RuleDoor):
-    """Of a broker that keeps in memory how far rules are."""
-
-    known: ClassVar[dict[Path, dict[int, int]]] = {}
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(Places(folder), "hot")
-        self._next = self.known.setdefault(folder, {})
-
-    def look(self) -> RuleTaken:
-        return RuleTaken(next=dict(self._next))
-
-    def begin(self, numbers: Mapping[int, int]) -> RuleTaken:
-        for partition, number in numbers.items():
-            self._next.setdefault(partition, number)
-        return self.look()
-
-    def take(self, partition: int, messages: Sequence[tuple[int, bytes]], end: int) -> RuleTaken:
-        assert not messages
-        self._next[partition] = max(end, self._next[partition])
-        return self.look()
 
 
 def target(tmp_path: Path, url: str, headers_file: str = "") -> WebhookTarget:

@@ -5,6 +5,7 @@ What that target has had it leaves out; so a driver that is killed goes on from 
 
 from pyspark.sql import DataFrame, SparkSession
 
+from embermq.database.settings import SqlSettings
 from embermq.pipeline.errors import RuleStuck
 from embermq.pipeline.jobs.bulk_log import BulkLog
 from embermq.pipeline.jobs.bulk_parts import BulkPart
@@ -35,7 +36,7 @@ class RulePart(BulkPart):
         self._care = kind.care
         self._evaluation = Evaluation(kind.session.spark, kind.rule_name, self._rows, settings.rule_timeout_s)
         self._aside = SetAside(places.rules, kind.rule_name)
-        self._target = target_of(kind.rule_name, kind.rule, places, self._aside, log)
+        self._target = target_of(kind.rule_name, kind.rule, places, self._aside, log, settings.sql)
         self._messages = 0
 
     def open(self, spark: SparkSession) -> None:
@@ -107,9 +108,15 @@ class RuleKind:
         return RulePart(self, settings, places, log)
 
 
-def target_of(name: str, rule: RuleSettings, places: Places, aside: SetAside, log: BulkLog) -> RuleTarget:
-    """Where the rows of the rule go."""
+def target_of(
+    name: str, rule: RuleSettings, places: Places, aside: SetAside, log: BulkLog, sql: SqlSettings
+) -> RuleTarget:
+    """Where the rows of the rule go. Drivers of servers are loaded for a server alone."""
     door = RuleDoor(places, name)
+    if rule.to == "sql":
+        from embermq.pipeline.rules.sql_target import SqlTarget
+
+        return SqlTarget(name, rule, door, aside, log.identity, sql)
     if rule.to == "webhook":
         return WebhookTarget(name, rule, door, aside, log.identity)
     return BrokerTarget(name, rule, door, aside)

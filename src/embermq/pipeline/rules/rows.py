@@ -1,17 +1,23 @@
 """From records to the table that rules read, and from their rows to messages."""
 
+import re
+from collections.abc import Sequence
+
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import BinaryType, StringType
+from pyspark.sql.types import BinaryType, BooleanType, DateType, NumericType, StringType, TimestampType
 
 from embermq.formats.log_record import FIELD_ADDRESSED
 from embermq.pipeline.errors import RuleRefused
-from embermq.pipeline.rules.settings import RuleSettings
+from embermq.pipeline.rules.settings import ID_COLUMN, RuleSettings
 from embermq.pipeline.transforms.replay import chain_of_rules
 
 PARTITION, OFFSET, CHAIN = "_partition", "_offset", "_rules"
 """Columns that a rule does not name and that are carried along."""
 HIDDEN = (PARTITION, OFFSET, CHAIN)
+PLAIN = (BinaryType, BooleanType, DateType, NumericType, StringType, TimestampType)
+"""Columns that every database has."""
+COLUMN = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
 SEPARATOR = ","
 READ = (
     "partition",
@@ -67,6 +73,8 @@ def published(rows: DataFrame, rule: RuleSettings) -> DataFrame:
     # SELECT * names hidden columns as well: the last ones are those that were added.
     found = [name.lower() for name in rows.columns[: -len(HIDDEN)]]
     named = rows.toDF(*(str(number) for number in range(len(rows.columns))))
+    if rule.has_columns:
+        return _with_columns(named, rows.columns[: -len(HIDDEN)])
     has_topics = rule.to == "mqtt"
     wanted = ("topic", "payload") if has_topics else ("payload",)
     for name in wanted:
@@ -82,12 +90,44 @@ def published(rows: DataFrame, rule: RuleSettings) -> DataFrame:
         return F.col(str(found.index(name)))
 
     return named.select(
-        F.col(str(len(found))).alias("partition"),
-        F.col(str(len(found) + 1)).alias("offset"),
-        F.col(str(len(found) + 2)).alias("chain"),
+        *_carried(len(found)),
         (column("topic") if has_topics else F.lit(rule.topic)).alias("topic"),
         column("payload").cast("binary").alias("payload"),
     ).where("offset IS NOT NULL AND topic IS NOT NULL AND payload IS NOT NULL")
+
+
+def _with_columns(rows: DataFrame, names: Sequence[str]) -> DataFrame:
+    """The columns as they are, as `columns`, those that are hidden left out; `payload` says the same as JSON, by which
+    rows of a message have their order."""
+    chosen = [at for at, name in enumerate(names) if name not in HIDDEN]
+    for at in chosen:
+        kind = rows.schema[at].dataType
+        if not COLUMN.fullmatch(names[at]) or names[at].lower() == ID_COLUMN:
+            raise RuleRefused(
+                f"the column {names[at]} has no name for a table: up to 63 letters, digits and _, and not {ID_COLUMN}; "
+                "AS NAME gives one"
+            )
+        if not isinstance(kind, PLAIN):
+            raise RuleRefused(
+                f"the column {names[at]} is {kind.simpleString()}; to_json(…) and string(…) make a text"
+            )
+    known = {names[at].lower() for at in chosen}
+    if len(known) < len(chosen):
+        raise RuleRefused("two columns have the same name; AS NAME gives another one")
+    if not chosen:
+        raise RuleRefused("it selects no column")
+    columns = F.struct(*(F.col(str(at)).alias(names[at]) for at in chosen))
+    return rows.select(
+        *_carried(len(names)),
+        F.lit("").alias("topic"),
+        F.to_json(columns).cast("binary").alias("payload"),
+        columns.alias("columns"),
+    ).where("offset IS NOT NULL")
+
+
+def _carried(many: int) -> list[Column]:
+    """Those of HIDDEN, which stand behind `many` others."""
+    return [F.col(str(many + at)).alias(name) for at, name in enumerate(("partition", "offset", "chain"))]
 
 
 def _properties() -> Column:

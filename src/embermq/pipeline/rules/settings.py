@@ -19,6 +19,9 @@ SQL_CHARACTERS_MAX = 16_384
 NAME = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 TABLE = re.compile(r"[a-z][a-z0-9_]{0,31}")
 TABLE_KINDS = (".csv", ".json", ".parquet")
+SQL_TABLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]{0,62}\.)?[A-Za-z_][A-Za-z0-9_]{0,62}")
+ID_COLUMN = "ember_id"
+"""In the table of a rule with `to = "sql"`: which row of which message it is."""
 QUERY = "rule:"
 MESSAGES = "messages"
 """What a rule reads."""
@@ -29,9 +32,9 @@ class RuleSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     sql: str = ""
     """A SELECT over `messages` with the columns `topic` (for a queue without) and `payload`."""
-    to: Literal["mqtt", "queue", "webhook"] = "mqtt"
+    to: Literal["mqtt", "queue", "webhook", "sql"] = "mqtt"
     """`mqtt`: each row is published to its `topic`; `queue`: into the durable queue `queue`; `webhook`: a POST to
-    `url` each."""
+    `url` each; `sql`: a row of `table` each."""
     queue: str = ""
     """The durable queue, for `to = "queue"`."""
     url: str = ""
@@ -42,6 +45,10 @@ class RuleSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Of each request."""
     ca_file: str = ""
     """PEM file with the certificates that the webhook's must be signed by; empty: those of the system."""
+    table: str = ""
+    """Where to, for `to = "sql"`: a table of PostgreSQL, MySQL or MariaDB, `NAME` or `SCHEMA.NAME`."""
+    url_file: str = ""
+    """File with the URL of its server, `postgresql://USER:PASSWORD@HOST:PORT/DATABASE`, as `stores.static` has it."""
     qos: Literal[1, 2] = 1
     """Of the messages that it publishes."""
     tables: tuple[str, ...] = ()
@@ -54,6 +61,11 @@ class RuleSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     def topic(self) -> str:
         """Of each message, "" when the rows say it."""
         return QUEUE_PREFIX + queue_name(self.queue) if self.to == "queue" else ""
+
+    @property
+    def has_columns(self) -> bool:
+        """Whether its rows are kept with their columns, rather than as payloads."""
+        return self.to == "sql"
 
     @property
     def shown_url(self) -> str:
@@ -93,6 +105,7 @@ def check_rules(rules: Mapping[str, RuleSettings]) -> None:
 
 def _check_target(key: str, rule: RuleSettings) -> None:
     _check_webhook(key, rule)
+    _check_sql(key, rule)
     if rule.to != "queue":
         if rule.queue:
             raise PipelineSettingsError(f'{key}.queue = {rule.queue!r}: is for to = "queue"')
@@ -127,6 +140,20 @@ def _check_webhook(key: str, rule: RuleSettings) -> None:
         raise PipelineSettingsError(f"{key}.url: user and password belong into headers_file (Authorization)")
     if not (rule.content_type.isascii() and rule.content_type.isprintable()):
         raise PipelineSettingsError(f"{key}.content_type: is no printable ASCII")
+
+
+def _check_sql(key: str, rule: RuleSettings) -> None:
+    if rule.to != "sql":
+        for name in ("table", "url_file"):
+            if getattr(rule, name):
+                raise PipelineSettingsError(f'{key}.{name}: is for to = "sql"')
+        return
+    if not SQL_TABLE.fullmatch(rule.table):
+        raise PipelineSettingsError(
+            f"{key}.table = {rule.table!r}: must be NAME or SCHEMA.NAME, of letters, digits and _"
+        )
+    if not rule.url_file:
+        raise PipelineSettingsError(f'{key}.url_file: to = "sql" needs the file with the URL of the server')
 
 
 def _check_tables(key: str, rule: RuleSettings) -> None:

@@ -1,0 +1,142 @@
+"""A table of an operator's, in PostgreSQL, MySQL or MariaDB, to which rows are added that it does not have yet.
+
+Its column `ember_id` is unique, and says which row of which message one is. Rows that are there already are looked for
+in the transaction that adds the others: `ON DUPLICATE KEY` would say nothing of other keys that a row breaks.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from embermq.database.database_url import DatabaseUrl
+from embermq.database.drivers import connector
+from embermq.database.settings import SqlSettings
+from embermq.pipeline.errors import RuleError
+from embermq.pipeline.rules.settings import ID_COLUMN
+
+TIMEOUT_S = 30.0
+"""Of a statement: the rule waits, and nobody else."""
+_UNIQUE = """
+SELECT MAX(used.column_name) FROM information_schema.key_column_usage AS used
+JOIN information_schema.table_constraints AS made ON made.table_schema = used.table_schema
+    AND made.table_name = used.table_name AND made.constraint_name = used.constraint_name
+WHERE made.constraint_type IN ('PRIMARY KEY', 'UNIQUE') AND used.table_name = %s AND used.table_schema = {schema}
+GROUP BY used.constraint_name HAVING COUNT(*) = 1
+"""
+"""Columns that are unique by themselves."""
+
+Given = tuple[str, tuple[str, ...], tuple[object, ...]]
+"""A row: id, names of its columns, values."""
+
+
+class RuleTable:
+    """One table over one connection, which is given up after an error and opened by the next use."""
+
+    def __init__(self, url: DatabaseUrl, settings: SqlSettings, table: str) -> None:
+        self.place = f"{url.shown}, table {table}"
+        self._password = url.password
+        self._connect = connector(url, settings, TIMEOUT_S)
+        self._is_postgresql = url.kind == "postgresql"
+        self._schema, _, self._table = table.rpartition(".")
+        quote = '"' if self._is_postgresql else "`"
+        self._quoted = f"{quote}{{}}{quote}".format
+        self._connection: Any = None
+
+    def check(self) -> None:
+        """Raise RuleError for a table that is not there, or where an id may come twice."""
+        current = "current_schema()" if self._is_postgresql else "DATABASE()"
+        words = (self._table, self._schema) if self._schema else (self._table,)
+        statement = _UNIQUE.format(schema="%s" if self._schema else current)
+        with self._transaction() as cursor:
+            cursor.execute(statement, words)
+            found = [row[0] for row in cursor.fetchall()]
+        if ID_COLUMN not in found:
+            raise RuleError(
+                f"{self.place}: is not there, or has no column {ID_COLUMN} that is its primary key or unique"
+            )
+
+    def add(self, rows: Sequence[Given]) -> dict[str, str]:
+        """All rows whose id is not there yet; why the table can never have some of them, by id. Durable when it
+        returns. Raises RuleError for what may pass."""
+        try:
+            self._add(rows)
+        except self._bad_data() as error:
+            if len(rows) == 1:
+                return {rows[0][0]: self._told(error)}
+            return {key: why for row in rows for key, why in self.add([row]).items()}
+        return {}
+
+    def close(self) -> None:
+        """Let go of the connection; what was not committed is undone."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with suppress(*self._errors(), OSError):
+                connection.close()
+
+    def _add(self, rows: Sequence[Given]) -> None:
+        name, table = self._quoted, self._quoted(self._table)
+        if self._schema:
+            table = f"{name(self._schema)}.{table}"
+        asked = ", ".join(["%s"] * len(rows))
+        with self._transaction() as cursor:
+            cursor.execute(
+                f"SELECT {name(ID_COLUMN)} FROM {table} WHERE {name(ID_COLUMN)} IN ({asked})",
+                [row[0] for row in rows],
+            )
+            known = {row[0] for row in cursor.fetchall()}
+            new = [(key, *values) for key, _, values in rows if key not in known]
+            if new:
+                columns = (ID_COLUMN, *rows[0][1])
+                names, places = ", ".join(map(name, columns)), ", ".join(["%s"] * len(columns))
+                cursor.executemany(f"INSERT INTO {table} ({names}) VALUES ({places})", new)
+
+    @contextmanager
+    def _transaction(self) -> Iterator[Any]:
+        """A cursor whose statements take effect all or none."""
+        try:
+            if self._connection is None:
+                self._connection = self._open()
+            with self._connection.cursor() as cursor:
+                yield cursor
+            self._connection.commit()
+        except BaseException as error:
+            self.close()
+            if isinstance(error, self._bad_data()) or not isinstance(error, (*self._errors(), OSError)):
+                raise
+            raise RuleError(f"{self.place}: {self._told(error)}") from error
+
+    def _open(self) -> Any:
+        connection: Any = self._connect()
+        try:
+            with connection.cursor() as cursor:
+                # What a time means is not left to the server's settings.
+                cursor.execute("SET TIME ZONE 'UTC'" if self._is_postgresql else "SET time_zone = '+00:00'")
+            connection.commit()
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _errors(self) -> tuple[type[Exception], ...]:
+        if self._is_postgresql:
+            import psycopg
+
+            return (psycopg.Error,)
+        import pymysql
+
+        return (pymysql.MySQLError,)
+
+    def _bad_data(self) -> tuple[type[Exception], ...]:
+        """What is the fault of a row."""
+        if self._is_postgresql:
+            import psycopg
+
+            return (psycopg.DataError, psycopg.IntegrityError)
+        import pymysql
+
+        return (pymysql.err.DataError, pymysql.err.IntegrityError)
+
+    def _told(self, error: BaseException) -> str:
+        """The driver's own words on one line."""
+        text = " ".join(str(error).split())
+        return text.replace(self._password, "***") if self._password else text

@@ -1,0 +1,132 @@
+"""Rows of a rule in a table of an SQL server: each once, whatever is repeated; times, errors and secrets."""
+
+from __future__ import annotations
+
+from datetime import date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import Row
+from tests.support.rule_door import StandInDoor
+from tests.support.sql_server import SqlServer
+
+from embermq.database.settings import SqlSettings
+from embermq.pipeline.errors import BrokerAway, RuleError
+from embermq.pipeline.rules.door import RuleTaken
+from embermq.pipeline.rules.set_aside import ROWS_MAX, SetAside, set_aside_of
+from embermq.pipeline.rules.settings import RuleSettings, check_rules
+from embermq.pipeline.rules.sql_target import SqlTarget
+from embermq.pipeline.rules.targets import NumberedRow
+
+COLUMNS = "ember_id VARCHAR(200) PRIMARY KEY, topic VARCHAR(5) NOT NULL, t DECIMAL(5,2)"
+LIST = "SELECT ember_id, topic, t FROM hot ORDER BY ember_id"
+
+
+class LosesAnswers(StandInDoor):
+    """The rows are in the table, and the broker is not told."""
+
+    is_away = False
+
+    def take(self, partition: int, messages: Any, end: int) -> RuleTaken:
+        if self.is_away:
+            raise BrokerAway("the broker does not answer")
+        return super().take(partition, messages, end)
+
+
+def rows(*found: tuple[int, dict[str, object]]) -> list[NumberedRow]:
+    return [
+        (offset * ROWS_MAX, Row(partition=0, offset=offset, topic="", payload=b"{}", columns=Row(**columns)))
+        for offset, columns in found
+    ]
+
+
+def target(tmp_path: Path, url: str, table: str = "hot") -> SqlTarget:
+    file = tmp_path / "url"
+    file.write_text(url + "\n")
+    rule = RuleSettings(sql="SELECT", to="sql", table=table, url_file=str(file))
+    check_rules({"hot": rule})
+    aside = SetAside(tmp_path / "rules.db", "hot")
+    made = SqlTarget("hot", rule, LosesAnswers(tmp_path), aside, lambda: 77, SqlSettings())
+    made.open()
+    return made
+
+
+@pytest.mark.promise("pipeline-2")
+def test_each_row_is_there_once_and_what_no_table_can_hold_is_set_aside(
+    tmp_path: Path, sql_server: SqlServer, sql_url: str
+) -> None:
+    database = sql_url.rpartition("/")[2]
+    sql_server.execute(f"CREATE TABLE hot ({COLUMNS})", database=database)
+    table = target(tmp_path, sql_url)
+    table.begin({0: 0})
+    first = rows((1, {"topic": "a", "t": Decimal("1.50")}), (2, {"topic": "b", "t": None}))
+    table._door.is_away = True  # type: ignore[attr-defined]
+    with pytest.raises(BrokerAway):
+        table.put(0, first)
+    table.close()
+    table = target(tmp_path, sql_url)
+    assert table.next == {0: 0}, "nobody was told of the rows"
+    more = rows(
+        (3, {"topic": "too long", "t": None}), (4, {"topic": None, "t": None}), (5, {"topic": "e", "t": 7})
+    )
+    assert table.put(0, [*first, *more]) == 3
+    assert table.next == {0: 5 * ROWS_MAX + 1}
+    assert sql_server.execute(LIST, database=database) == [
+        ("hot:77:0:1:0", "a", Decimal("1.50")),
+        ("hot:77:0:2:0", "b", None),
+        ("hot:77:0:5:0", "e", Decimal("7.00")),
+    ]
+    aside = set_aside_of(tmp_path / "rules.db", "hot", 10)
+    assert {(one.offset, one.what) for one in aside} == {(3, "refused"), (4, "refused")}
+    table.close()
+
+
+def test_times_are_utc_whatever_machine_and_server_say(
+    tmp_path: Path, sql_server: SqlServer, sql_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = sql_url.rpartition("/")[2]
+    columns = (
+        "ember_id VARCHAR(200) PRIMARY KEY, at TIMESTAMP(3) NULL, day DATE, f FLOAT, yes BOOLEAN, data {}"
+    )
+    binary = "BYTEA" if sql_server.scheme == "postgresql" else "BLOB"
+    sql_server.execute(f"CREATE TABLE hot ({columns.format(binary)})", database=database)
+    table = target(tmp_path, sql_url)
+    table.begin({0: 0})
+    at = datetime.fromtimestamp(1_700_000_000.5)  # noqa: DTZ006  # as Spark gives it
+    values = {"at": at, "day": date(2026, 1, 2), "f": 0.5, "yes": True, "data": bytearray(b"\xff")}
+    assert table.put(0, rows((1, values))) == 1
+    (found,) = sql_server.execute("SELECT at, day, f, yes, data FROM hot", database=database)
+    assert (found[0], found[1], found[2], bool(found[3])) == (
+        datetime(2023, 11, 14, 22, 13, 20, 500_000),  # noqa: DTZ001
+        date(2026, 1, 2),
+        0.5,
+        True,
+    )
+    assert bytes(found[4]) == b"\xff"  # type: ignore[arg-type]
+    table.close()
+
+
+def test_a_table_without_a_key_is_refused_and_no_password_is_told(
+    tmp_path: Path, sql_server: SqlServer, sql_url: str
+) -> None:
+    database = sql_url.rpartition("/")[2]
+    table = target(tmp_path, sql_url)
+    table.begin({0: 0})
+    one = rows((1, {"topic": "a"}))
+    with pytest.raises(RuleError, match="is not there, or has no column ember_id"):
+        table.put(0, one)
+    sql_server.execute("CREATE TABLE hot (ember_id VARCHAR(200), topic VARCHAR(5))", database=database)
+    with pytest.raises(RuleError, match="is not there, or has no column ember_id"):
+        table.put(0, one)
+    sql_server.execute("ALTER TABLE hot ADD UNIQUE (ember_id, topic)", database=database)
+    with pytest.raises(RuleError, match="is not there, or has no column ember_id"):
+        table.put(0, one)
+    sql_server.execute("ALTER TABLE hot ADD UNIQUE (ember_id)", database=database)
+    assert table.put(0, one) == 1
+    table.close()
+    wrong = sql_url.replace(sql_url.partition("@")[0].rpartition(":")[2], "s3cret")
+    with pytest.raises(RuleError) as refused:
+        target(tmp_path, wrong).put(0, one)
+    assert "s3cret" not in str(refused.value)
