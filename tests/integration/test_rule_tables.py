@@ -48,7 +48,7 @@ def target(tmp_path: Path, url: str, table: str = "hot") -> SqlTarget:
     rule = RuleSettings(sql="SELECT", to="sql", table=table, url_file=str(file))
     check_rules({"hot": rule})
     aside = SetAside(tmp_path / "rules.db", "hot")
-    made = SqlTarget("hot", rule, LosesAnswers(tmp_path), aside, lambda: 77, SqlSettings())
+    made = SqlTarget("hot", rule, LosesAnswers(tmp_path), aside, log_id=lambda: 77, settings=SqlSettings())
     made.open()
     return made
 
@@ -104,7 +104,7 @@ def test_times_are_utc_whatever_machine_and_server_say(
         0.5,
         True,
     )
-    assert bytes(found[4]) == b"\xff"  # type: ignore[arg-type]
+    assert bytes(found[4]) == b"\xff"  # type: ignore[call-overload]
     table.close()
 
 

@@ -186,7 +186,8 @@ def test_columns_for_a_table_of_a_database(
     def columns(sql: str) -> Row:
         (row,) = rules.rows("me", replace(table, sql=sql), log_rows(spark, places, 0, 1)).collect()
         assert (row["partition"], row["offset"], row["chain"]) == (0, 0, "")
-        return row["columns"]
+        found: Row = row["columns"]
+        return found
 
     found = columns(
         "SELECT topic, int(payload) AS n, partition, NOT retain AS yes, accepted_at FROM messages"

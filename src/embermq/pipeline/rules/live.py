@@ -36,7 +36,7 @@ class RulePart(BulkPart):
         self._care = kind.care
         self._evaluation = Evaluation(kind.session.spark, kind.rule_name, self._rows, settings.rule_timeout_s)
         self._aside = SetAside(places.rules, kind.rule_name)
-        self._target = target_of(kind.rule_name, kind.rule, places, self._aside, log, settings.sql)
+        self._target = target_of(kind.rule_name, kind.rule, places, self._aside, log=log, sql=settings.sql)
         self._messages = 0
 
     def open(self, spark: SparkSession) -> None:
@@ -109,14 +109,14 @@ class RuleKind:
 
 
 def target_of(
-    name: str, rule: RuleSettings, places: Places, aside: SetAside, log: BulkLog, sql: SqlSettings
+    name: str, rule: RuleSettings, places: Places, aside: SetAside, *, log: BulkLog, sql: SqlSettings
 ) -> RuleTarget:
     """Where the rows of the rule go. Drivers of servers are loaded for a server alone."""
     door = RuleDoor(places, name)
     if rule.to == "sql":
         from embermq.pipeline.rules.sql_target import SqlTarget
 
-        return SqlTarget(name, rule, door, aside, log.identity, sql)
+        return SqlTarget(name, rule, door, aside, log_id=log.identity, settings=sql)
     if rule.to == "webhook":
         return WebhookTarget(name, rule, door, aside, log.identity)
     return BrokerTarget(name, rule, door, aside)

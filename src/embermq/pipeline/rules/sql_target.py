@@ -29,6 +29,7 @@ class SqlTarget(RuleTarget):
         rule: RuleSettings,
         door: RuleDoor,
         aside: SetAside,
+        *,
         log_id: Callable[[], int],
         settings: SqlSettings,
     ) -> None:
