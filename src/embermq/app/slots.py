@@ -102,6 +102,10 @@ def check_slots(settings: Settings) -> None:
         raise ValueError(
             f"cluster.slots: with {cluster.slots}, set {wrong} to false: they work with one slot only so far"
         )
+    if settings.rules:
+        raise ValueError(
+            f"rules: with cluster.slots of {cluster.slots}, have none: they work with one slot only so far"
+        )
     if settings.pipeline.enabled:
         _check_queries(settings)
 

@@ -28,6 +28,7 @@ from embermq.app.slots import (
 from embermq.app.submit import spark_submit
 from embermq.cluster.settings import ClusterSettings
 from embermq.durability.retention import RetentionLimits
+from embermq.pipeline.rules.settings import RuleSettings
 from embermq.pipeline.settings import PipelineSettings
 from embermq.queues.settings import BrokerQueueSettings
 from embermq.sessions.settings import MqttSettings
@@ -82,6 +83,10 @@ def test_what_another_slot_has_not_read_is_not_dropped_whatever_the_policy_is(
         (
             replace(TWO, pipeline=PipelineSettings(enabled=True)),
             r"^pipeline.queries: with cluster.slots of 2, leave out archive and lake and traffic: ",
+        ),
+        (
+            replace(TWO, rules={"hot": RuleSettings(sql="SELECT topic, payload FROM messages")}),
+            r"^rules: with cluster.slots of 2, have none",
         ),
         (
             replace(TWO, queues=BrokerQueueSettings(), mqtt=MqttSettings()),
