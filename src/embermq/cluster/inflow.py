@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from embermq.formats.log_record import (
     FIELD_REPLAYED,
@@ -27,6 +26,7 @@ from embermq.formats.log_record import (
 )
 from embermq.intake.publishing import HELD_UP, Publishing
 from embermq.model.message import Message
+from embermq.mqtt.value import replace
 from embermq.ports.peer_logs import PeerRecords
 from embermq.routing.retain_order import RetainOrder
 from embermq.routing.router import NO_MATCH

@@ -1,11 +1,10 @@
 """Messages that operators publish, and the retained ones that they delete: by the one way in, for whoever has
 subscribed. No rules are asked; what no client may send is refused all the same."""
 
-from msgspec.structs import replace
-
 from embermq.intake.publishing import Publishing
 from embermq.intake.refusing import RETAINED_FULL
 from embermq.model.message import Message
+from embermq.mqtt.value import replace
 from embermq.sessions.durable_queues import PUBLISHED_PREFIXES
 from embermq.sessions.state import BrokerState
 from embermq.sessions.tick import Asked, PublishRefusal

@@ -31,14 +31,13 @@ $SYS and what is moved between queues (dead letters, redrive) bring no new messa
 from collections.abc import Set
 from functools import partial
 
-from msgspec.structs import replace
-
 from embermq.access.authorization.rule_set import Permissions
 from embermq.formats.log_record import Origin, encode_record
 from embermq.intake.refusing import PUBLISHED, RETAINED_FULL, Refusing
 from embermq.model.message import Message
 from embermq.model.session import RetainedRow
 from embermq.model.session_writes import RetainedWrite
+from embermq.mqtt.value import replace
 from embermq.mqtt.wire.encoder import puback, pubrec
 from embermq.mqtt.wire.packets import Publish
 from embermq.mqtt.wire.properties import Properties

@@ -8,11 +8,10 @@ rules publish comes in by the same way.
 
 from collections.abc import Mapping, Sequence
 
-from msgspec.structs import replace
-
 from embermq.formats.log_record import FIELD_ADDRESSED, Stamp, encode_stamps, replayed_field
 from embermq.intake.publishing import Publishing
 from embermq.model.message import Message
+from embermq.mqtt.value import replace
 from embermq.routing.router import Match, Receiver
 from embermq.sessions.session import Session
 from embermq.sessions.state import BrokerState

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 
-from msgspec.structs import replace
-
 from embermq.model.message import Message
+from embermq.mqtt.value import replace
 
 KEPT = 100_000
 """Topics that are remembered beside what is retained: those whose message was deleted, above all."""

@@ -1,8 +1,7 @@
 """Encoding of forwarded messages, once for all receivers that get the same bytes."""
 
-from msgspec.structs import replace
-
 from embermq.model.message import Message
+from embermq.mqtt.value import replace
 from embermq.mqtt.wire.encoder import publish_frame
 from embermq.mqtt.wire.properties import Properties, encode_message_properties
 from embermq.mqtt.wire.version import ProtocolVersion

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from msgspec.structs import replace
-
+from embermq.mqtt.value import replace
 from embermq.mqtt.wire.encoder import encode
 from embermq.mqtt.wire.packets import Disconnect, Packet, Publish
 from embermq.mqtt.wire.properties import Properties

@@ -44,16 +44,12 @@ the next ones are. So many clients may connect while Redis is away: then records
 class BrokerState:
     """Sessions, subscriptions and retained messages in memory, and the present tick."""
 
-    share = NodeShare()
-    """Of a cluster's node that others serve beside."""
-
     def __init__(
-        self,
-        settings: MqttSettings,
-        tick: Tick,
-        authorization: AuthorizationSettings | None = None,
+        self, settings: MqttSettings, tick: Tick, authorization: AuthorizationSettings | None = None
     ) -> None:
         self.settings = settings
+        self.share = NodeShare()
+        """Of a cluster's node that others serve beside."""
         self._terms = Terms(settings.max_qos, settings.protocol_versions, settings.allow_empty_client_id)
         self.authorization = authorization or AuthorizationSettings()
         self.rules: RuleSet | None = None

@@ -3,8 +3,6 @@
 from collections.abc import Iterator
 from functools import partial
 
-from msgspec.structs import replace
-
 from embermq.model.session import SubscriptionRow
 from embermq.mqtt.topics.errors import TopicError
 from embermq.mqtt.topics.names import (
@@ -15,6 +13,7 @@ from embermq.mqtt.topics.names import (
     parse_shared,
     validate_filter,
 )
+from embermq.mqtt.value import replace
 from embermq.mqtt.wire.packets import Suback, Subscribe, Subscription, Unsuback, Unsubscribe
 from embermq.mqtt.wire.properties import Properties
 from embermq.mqtt.wire.reason_codes import ReasonCode

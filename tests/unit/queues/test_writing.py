@@ -7,7 +7,8 @@ from embermq.model.message import Message
 from embermq.model.queue_rows import Attempts
 from embermq.model.session import SessionRow
 from embermq.queues.message_status import Handed
-from embermq.queues.mqtt.consumer import MqttConsumer, QueueDelivery
+from embermq.queues.mqtt.consumer import MqttConsumer
+from embermq.queues.mqtt.in_window import QueueDelivery
 from embermq.queues.mqtt.subscription import AckMode
 from embermq.queues.mqtt.writing import SLOW_MS, TRIES, Writing
 from embermq.queues.publication import Stamps

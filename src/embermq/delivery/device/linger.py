@@ -134,7 +134,7 @@ class Linger:
                 ack_time = session.ack_time = AckTime()
             linger_ms = ack_time.linger_ms
             if delivery.waiting_bytes:  # sent when there is room, or not yet
-                linger_ms = LINGER_MAX_MS if linger_ms else 0
+                linger_ms = float(LINGER_MAX_MS) if linger_ms else 0.0
             else:
                 ack_time.watch(delivery, tick.sent_ms)
             size = len(delivery.record) + DELIVERY_BYTES

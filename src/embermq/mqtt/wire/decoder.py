@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from msgspec.structs import replace
-
+from embermq.mqtt.value import replace
 from embermq.mqtt.wire import packet_bodies
 from embermq.mqtt.wire.data_types import encode_varint
 from embermq.mqtt.wire.errors import (

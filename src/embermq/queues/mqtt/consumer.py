@@ -5,21 +5,14 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 
 from embermq.model.message import Message
-from embermq.queues.mqtt.subscription import AckMode, QueueSubscription
+from embermq.queues.mqtt.in_window import QueueDelivery
+from embermq.queues.mqtt.subscription import QueueSubscription
 from embermq.queues.queue import ConsumerDelivery as Owed
 from embermq.sessions.link import Link
-from embermq.sessions.session import Delivery, Session
+from embermq.sessions.session import Session
 
 MessageKey = tuple[str, str, str]
 """Queue, group, message id."""
-
-
-class QueueDelivery(Delivery, gc=False, kw_only=True):
-    """A message of a queue on its way: `owed` is the core's, `mode` what settles it."""
-
-    owed: Owed
-    mode: AckMode
-    is_written: bool = False
 
 
 class MqttConsumer:

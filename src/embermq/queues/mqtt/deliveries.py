@@ -19,8 +19,9 @@ from embermq.mqtt.wire.reason_codes import FIRST_ERROR, ReasonCode
 from embermq.mqtt.wire.version import ProtocolVersion
 from embermq.ports.errors import StoreError
 from embermq.queues.mqtt.bodies import BodyCache
-from embermq.queues.mqtt.consumer import MqttConsumer, QueueDelivery
+from embermq.queues.mqtt.consumer import MqttConsumer
 from embermq.queues.mqtt.frames import put_on_link, queue_frame
+from embermq.queues.mqtt.in_window import QueueDelivery
 from embermq.queues.mqtt.subscription import AckMode, QueueSubscription
 from embermq.queues.mqtt.writing import Writing
 from embermq.queues.names import QUEUE_PREFIX, QueueKind, Verb, kind_of

@@ -20,10 +20,10 @@ from embermq.ports.tick_store import EVERYBODY, Receipt, queue_owner
 from embermq.queues.errors import NameRefused
 from embermq.queues.mqtt.bodies import CACHE_BYTES, BodyCache
 from embermq.queues.mqtt.configuring import Configuring
-from embermq.queues.mqtt.consumer import QueueDelivery
 from embermq.queues.mqtt.control import Control
 from embermq.queues.mqtt.creating import Creating
 from embermq.queues.mqtt.deliveries import Deliveries
+from embermq.queues.mqtt.in_window import QueueDelivery
 from embermq.queues.mqtt.publishes import Publishes
 from embermq.queues.mqtt.responses import V3_FAILURE, Responses, is_of_responses
 from embermq.queues.mqtt.subscriptions import Subscriptions, note_filter

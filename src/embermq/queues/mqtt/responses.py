@@ -10,23 +10,23 @@ from __future__ import annotations
 from collections import deque
 from functools import partial
 
-from msgspec.structs import replace
-
 from embermq.model.message import Message, said_bytes
 from embermq.mqtt.topics.names import SHARE_PREFIX, shown
+from embermq.mqtt.value import replace
 from embermq.mqtt.wire.packets import Subscription
 from embermq.mqtt.wire.reason_codes import ReasonCode
 from embermq.mqtt.wire.version import ProtocolVersion
 from embermq.queues.durations import parse_delay
 from embermq.queues.errors import PropertyRefused, QueueRefusal
 from embermq.queues.mqtt.frames import put_on_link
+from embermq.queues.mqtt.in_window import ResponseDelivery
 from embermq.queues.names import QUEUE_PREFIX, RESPONSE_PREFIX, parse_filter
 from embermq.queues.publication import UserProperties, without_reserved
 from embermq.queues.settings import BrokerQueueSettings
 from embermq.sessions.forwarded_frames import message_frame
 from embermq.sessions.link import Link
 from embermq.sessions.packet_ids import next_packet_id
-from embermq.sessions.session import Delivery, Session
+from embermq.sessions.session import Session
 from embermq.sessions.state import BrokerState
 from embermq.sessions.tick import PublishRefusal, Verdict
 from embermq.sessions.timers import Timer
@@ -46,12 +46,6 @@ BYTES_MAX = 4 * 1024 * 1024
 V3_FAILURE = 0x80
 LATE = "nobody waits for this response"
 FULL = "too many responses wait for their consumer"
-
-
-class ResponseDelivery(Delivery, gc=False, kw_only=True):
-    """A response on its way."""
-
-    queue: ResponseQueue
 
 
 class ResponseQueue:

@@ -6,7 +6,8 @@ flushed are looked at again with the next ticks; those that stay behind a few ti
 
 from collections.abc import Callable
 
-from embermq.queues.mqtt.consumer import MqttConsumer, QueueDelivery
+from embermq.queues.mqtt.consumer import MqttConsumer
+from embermq.queues.mqtt.in_window import QueueDelivery
 from embermq.sessions.link import Link
 from embermq.sessions.session import Session
 from embermq.sessions.state import BrokerState
