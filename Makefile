@@ -31,6 +31,10 @@ install: $(RUN_READY) ## Make .venv with the program in it: .venv/bin/embermq
 .PHONY: servers
 servers: $(SERVERS_READY) ## Add what Redis, PostgreSQL, MySQL and Kafka stores need to .venv
 
+.PHONY: compile
+compile: $(TEST_READY) ## Compile the hot path with mypyc, in one to three minutes; needs a C compiler
+	@$(BIN)/python scripts/compile
+
 .PHONY: run
 run: $(RUN_READY) ## Install if needed and run the broker (ARGS='--set log.durability=os')
 	@exec $(BIN)/embermq run $(ARGS)
@@ -57,6 +61,10 @@ spark-classes: debian-packages $(TEST_READY)
 # Once, instead of by each worker of the first run at the same time.
 compiled-tests: $(TEST_READY)
 	@ls tests/__pycache__/conftest*-pytest-*.pyc >/dev/null 2>&1 || $(BIN)/python -m pytest --collect-only -qq >/dev/null
+
+.PHONY: test-compiled
+test-compiled: compile ## Unit and conformance tests with the hot path compiled; `make test` runs the source
+	@exec env EMBER_COMPILED=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(or $(ARGS),tests/unit tests/conformance)
 
 .PHONY: check
 check: lint types contracts ## Lint, types, import contracts and unit tests, in about two minutes
@@ -153,7 +161,7 @@ lock: $(TEST_READY) ## Write requirements/*.txt from pyproject.toml (LOCK_ARGS=-
 
 .PHONY: clean
 clean: ## Remove .venv, caches and build results; never a data directory
-	@rm -rf .venv build dist {bench,client,migrate}/{build,dist} .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	@rm -rf .venv build dist src/embermq/_compiled{,.new,.old} {bench,client,migrate}/{build,dist} .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	@find src bench client migrate tests scripts -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:

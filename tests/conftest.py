@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
+import tests.support.uncompiled  # noqa: F401  # before anything of EmberMQ
 from tests.support.costs import Costs
 from tests.support.etcd_server import EtcdServer
 from tests.support.measuring import is_judged

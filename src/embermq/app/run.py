@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import uvloop
 from msgspec import Struct
 
+from embermq import HOT_PATH
 from embermq.access.authentication.errors import ChainError
 from embermq.access.authentication.identity import Identity
 from embermq.access.authorization.rule_set import RuleSet
@@ -441,6 +442,8 @@ class _Application:
         task.add_done_callback(self._reloads.discard)
 
     def _say_ready(self, service: BrokerService, embedded: OpenedBroker) -> None:
+        if HOT_PATH.is_stale:
+            LOG.warning("the hot path runs uncompiled: %s", HOT_PATH.why)
         sys.stdout.write("\n".join(service.start_up_block()) + "\n")
         if embedded.redelivered:
             LOG.info("repaired %d deliveries that the last run left unfinished", embedded.redelivered)

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 
 from msgspec import Struct
 
-from embermq import __version__
+from embermq import HOT_PATH, __version__
 from embermq.pipeline.errors import JavaNotFoundError
 from embermq.pipeline.java import find_java
 
@@ -18,9 +18,10 @@ MISSING = "none"
 
 
 class ProgramVersions(Struct, frozen=True):
-    """As text; `none` where something is not installed."""
+    """As text; `none` where something is not installed. `compiled`: whether the hot path is."""
 
     embermq: str
+    compiled: str
     python: str
     sqlite: str
     pyspark: str
@@ -31,6 +32,7 @@ def read_versions() -> ProgramVersions:
     """Ask the interpreter, the installed packages and the system's Java."""
     return ProgramVersions(
         embermq=__version__,
+        compiled="yes" if HOT_PATH.is_compiled else f"no: {HOT_PATH.why}",
         python=platform.python_version(),
         sqlite=sqlite3.sqlite_version,
         pyspark=_installed("pyspark"),
