@@ -38,8 +38,7 @@ def node(
 ) -> BrokerProcess:
     settings = servers | {"cluster.etcd": f"{etcd.url}/cars", "cluster.lease_ttl_s": LEASE_S}
     settings |= {"cluster.node": name, "cluster.slots": SLOTS, "cluster.listen": f"127.0.0.1:{free_port()}"}
-    settings |= {"queues.enabled": False, "mqtt.shared_subscription_available": False}
-    settings |= {"device.queue_limit": 60_000}
+    settings |= {"queues.enabled": False, "device.queue_limit": 60_000}
     return BrokerProcess(folder / name, pipeline=pipeline, settings=settings)
 
 

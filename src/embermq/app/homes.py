@@ -37,6 +37,10 @@ class ClusterHomes:
         """See `edge.node_link.Homes`."""
         return self._cluster.address_of(slot)
 
+    def has_slot(self, node: str, slot: int) -> bool:
+        """See `edge.node_link.Homes`."""
+        return str(self._cluster.address_of(slot)) == node
+
     def secret(self) -> bytes:
         """See `edge.node_link.Homes`."""
         return self._cluster.secret
@@ -45,6 +49,7 @@ class ClusterHomes:
         """Have the broker serve this node's clients alone."""
         state.share.is_own = self._is_own
         state.share.own_id = partial(own_id, slot=self._cluster.slot, slots=self._slots)
+        state.share.packet_ids = self._slots, self._cluster.slot
 
     def _is_own(self, client_id: str) -> bool:
         return slot_of(client_id, self._slots) == self._cluster.slot

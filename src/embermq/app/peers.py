@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from threading import Event
 
@@ -15,8 +15,11 @@ from embermq.app.redis_state import RedisState
 from embermq.app.slots import reader_name, slot_prefix
 from embermq.app.store_addresses import kafka_address
 from embermq.cluster.inflow import Inflow
+from embermq.cluster.members import Member, Members, sessions_of
+from embermq.edge.member_links import MemberLinks
 from embermq.edge.node_link import Homes
 from embermq.edge.node_messages import Moved, NodeSender
+from embermq.edge.settings import Address
 from embermq.formats.log_record import RecordError, decode_record, slot_in, split_batch
 from embermq.intake.broker import Broker
 from embermq.ports.message_log import MessageLog
@@ -51,7 +54,14 @@ class Peers:
         log: MessageLog,
         post: Post,
     ) -> None:
-        broker.state.share = NodeShare(catch_up=self._catch_up)
+        self.members = Members(broker.state, slot, settings.cluster.slots, self._call)
+        self.members_of = partial(sessions_of, broker.state, slots=settings.cluster.slots)
+        """Sessions here of a slot's clients."""
+        broker.state.share = NodeShare(catch_up=self._catch_up, members=self.members)
+        self._slot = slot
+        self._links: MemberLinks | None = None
+        self._early: list[Member] = []
+        """Those who came before the start."""
         self._post = post
         self._redis = redis
         self._state = broker.state
@@ -75,8 +85,18 @@ class Peers:
 
     def start(self, homes: Homes, moved: Moved) -> None:
         """The broker takes ticks from now on. `moved` is told of a slot that is at another node now."""
-        sender = self._sender = NodeSender(homes, tuple(self._logs), moved)
+        links = self._links = MemberLinks(homes, self._slot, tuple(self._logs), self._confirm)
+
+        def left(slot: int, address: Address) -> None:
+            moved(slot, address)
+            links.leave_node(slot, address)
+
+        sender = self._sender = NodeSender(homes, tuple(self._logs), left)
         sender.start()
+        links.start(self.members)
+        for member in self._early:
+            links.call(self.members, member)
+        self._early.clear()
         self._state.share.relay = sender.send
         for slot, log in self._logs.items():
             log.start(self._begin[slot], partial(self._take, slot))
@@ -91,6 +111,17 @@ class Peers:
     def failing(self) -> str:
         """Why the log of another slot cannot be read, "" while all can."""
         return next((log.failing for log in self._logs.values() if log.failing), "")
+
+    def _call(self, member: Member) -> None:
+        if self._links is None:
+            self._early.append(member)
+        else:
+            self._links.call(self.members, member)
+
+    def _confirm(self, then: Callable[[], None]) -> None:
+        """Calls back when the Redis has taken a write that it would refuse, had another node this one's slot."""
+        slot, (position, log_end) = next(iter(self._done.items()))
+        self._redis.writer.note_peer(slot, position, log_end, then)
 
     def _take(self, slot: int, found: PeerRecords) -> None:
         """On the thread of the log's reader."""
@@ -142,6 +173,8 @@ class Peers:
         self._closing.set()
         if self._sender is not None:
             self._sender.close()
+        if self._links is not None:
+            self._links.close()
         for log in self._logs.values():
             log.close()
 

@@ -413,7 +413,9 @@ class _Application:
             return
         address = node_address(cluster.listen, "cluster.listen")
         try:
-            await server.open_for_nodes(address, self._cluster.slot, peers.inflow.take_unstored)
+            await server.open_for_nodes(
+                address, self._cluster.slot, peers.inflow.take_unstored, peers.members_of
+            )
         except OSError as error:
             raise StartError(f"cluster.listen: cannot listen on {address}: {_told(error)}") from error
 

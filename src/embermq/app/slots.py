@@ -95,7 +95,6 @@ def check_slots(settings: Settings) -> None:
         )
     unfit = {
         "queues.enabled": settings.queues.enabled,
-        "mqtt.shared_subscription_available": settings.mqtt.shared_subscription_available,
     }
     wrong = " and ".join(name for name, given in unfit.items() if given)
     if wrong:

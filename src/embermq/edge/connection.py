@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from functools import partial
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from embermq.edge.connect_check import Guest
 from embermq.edge.connection_limits import ConnectionSlot
@@ -18,6 +18,9 @@ from embermq.mqtt.wire.version import ProtocolVersion
 from embermq.ports.tick_store import EVERYBODY
 from embermq.sessions.client_events import EventKind, words
 from embermq.sessions.timers import Timer
+
+if TYPE_CHECKING:
+    from embermq.edge.node_link import MemberOf
 
 LOG = logging.getLogger("embermq.server")
 TURN_BYTES_MAX = 16 * 1024
@@ -85,6 +88,11 @@ class Connection(Guest, asyncio.Protocol):
         self._throttle: Timer | None = None
         """Runs while a client that publishes too fast is not read."""
         self._transport: asyncio.Transport | None = None
+
+    @property
+    def member(self) -> "MemberOf | None":
+        """Of which slot's node this is a client that is a member of groups here; None for all others."""
+        return self._door.member
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         door = self._door
@@ -410,6 +418,8 @@ class Connection(Guest, asyncio.Protocol):
             self._state.path(session).writable(session)
             if session.queue_filters and self._state.queues is not None:
                 self._state.queues.writable(session)
+            if self._state.share.members is not None:
+                self._state.share.members.writable(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None

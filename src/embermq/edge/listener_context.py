@@ -18,6 +18,7 @@ from embermq.sessions.settings import MqttSettings
 
 if TYPE_CHECKING:
     from embermq.edge.connection import Connection
+    from embermq.edge.node_link import MemberOf
 
 
 def _terms(own: OwnSettings, settings: MqttSettings) -> Terms | None:
@@ -41,6 +42,9 @@ class Aborted(Protocol):
 
 class ListenerContext:
     """A listener's side of its connections."""
+
+    member: "MemberOf | None" = None
+    """What another node says of a member of groups here."""
 
     def __init__(
         self,

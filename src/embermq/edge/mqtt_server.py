@@ -61,9 +61,15 @@ class MqttServer:
         self._admission = Admission(settings, counters)
         self._handshakes = Handshakes(counters)
 
-    async def open_for_nodes(self, address: Address, slot: int, take: Callable[[bytes], None]) -> None:
+    async def open_for_nodes(
+        self,
+        address: Address,
+        slot: int,
+        take: Callable[[bytes], None],
+        members_of: Callable[[int], list[str]],
+    ) -> None:
         """Listen for other nodes, which hand over clients of this node's slot; `take` gets records of messages that
-        they send. Raises OSError."""
+        they send, `members_of` names sessions here of another slot's clients. Raises OSError."""
         assert self._homes is not None, "there is a cluster"
         door = NodeListenerContext(
             self._broker,
@@ -75,7 +81,7 @@ class MqttServer:
         )
         listening = Listening(
             await bind(address, ""),
-            partial(NodeDoor, self._homes, slot, door, take=take),
+            partial(NodeDoor, self._homes, slot, door, take=take, members_of=members_of),
             door.admission,
             self._handshakes,
             handshake_s=self._settings.connect_timeout_s,
@@ -87,9 +93,13 @@ class MqttServer:
         listening.serve(None)
 
     def leave_node(self, slot: int, address: Address) -> None:
-        """End connections of clients that were handed to this node, which has the slot no more: it may stand still,
-        and say nothing for ever."""
+        """End connections of clients that were handed to this node, which has the slot no more, and of members that it
+        has brought: it may stand still, and say nothing for ever."""
         for door in self._doors:
+            for connection in list(door.connections):
+                member = connection.member
+                if member is not None and (member.of, member.node) == (slot, str(address)):
+                    connection.abort()
             for each in list(door.doors):
                 if isinstance(each, ClientDoor) and each.home == (slot, address):
                     each.abort()

@@ -6,9 +6,14 @@ import asyncio
 import os
 from collections.abc import Callable
 from copy import copy
+from functools import partial
 from typing import cast
 
-from embermq.access.authentication.gate import Visitor
+import msgspec
+
+from embermq.access.authentication.gate import Exchange, Visitor
+from embermq.access.authentication.identity import Identity, Refusal
+from embermq.edge.connect_check import ConnectCheck
 from embermq.edge.connection import Connection
 from embermq.edge.connection_limits import ConnectionSlot
 from embermq.edge.listener_context import ListenerContext
@@ -18,18 +23,60 @@ from embermq.edge.node_link import (
     Homes,
     Introduced,
     IntroductionError,
+    MemberOf,
+    MembersAsked,
     Messages,
     read_introduction,
 )
 from embermq.edge.settings import Address
 from embermq.model.client_type import ClientType
+from embermq.mqtt.wire.packets import Connect
 from embermq.sessions.listener_terms import Terms
+from embermq.sessions.member_ids import is_member_id
+
+
+class _Proven:
+    """The gate for a client whose own node has proved who it is."""
+
+    def __init__(self, identity: Identity) -> None:
+        self._identity = identity
+
+    def needs_check(self, _packet: Connect, _visitor: Visitor) -> bool:
+        """See `Gate`."""
+        return False
+
+    def admit(self, _packet: Connect, _visitor: Visitor) -> Identity | Refusal:
+        """See `Gate`."""
+        return self._identity
+
+    async def check(self, _packet: Connect, _visitor: Visitor) -> Identity | Refusal:
+        """See `Gate`."""
+        return self._identity
+
+    def exchange(self, _method: str, _client_id: str, _visitor: Visitor) -> Exchange | None:
+        """See `Gate`."""
+        return None
 
 
 class NodeListenerContext(ListenerContext):
     """`introduced` is what another node says of a client; None before that has been read."""
 
     introduced: Introduced | None = None
+
+    def introduce_member(self, member: MemberOf) -> NodeListenerContext:
+        """The same for one that the node of its own slot has let in."""
+        found = copy(self)
+        found.member = member
+        identity = Identity(
+            member.user,
+            ClientType.DEVICE,
+            "",
+            certificate=member.certificate,
+            client_id=member.session,
+            is_member=True,
+        )
+        found.entrance = ConnectCheck(self.broker, self.ticks, _Proven(identity), self.connect_timeout_ms)
+        return found
 
     def introduce(self, introduced: Introduced) -> NodeListenerContext:
         """The same for one client, which counts among the others."""
@@ -44,6 +91,8 @@ class NodeListenerContext(ListenerContext):
 
     def visitor(self, source: Address | None, transport: asyncio.Transport | None) -> Visitor:
         """What its listener knew."""
+        if self.member is not None:  # who it is has been proved
+            return Visitor(False, None, ClientType.DEVICE, None, self.member.host)
         told = self.introduced
         assert told is not None, "only who is introduced comes so far"
         return Visitor(
@@ -70,7 +119,9 @@ class NodeDoor(asyncio.Protocol):
         _source: Address | None = None,
         *,
         take: Callable[[bytes], None],
+        members_of: Callable[[int], list[str]],
     ) -> None:
+        self._members_of = members_of
         self._homes = homes
         self._slot = slot
         self._door = door
@@ -114,13 +165,57 @@ class NodeDoor(asyncio.Protocol):
             transport.set_protocol(following)
             following.data_received(rest)
             return
+        if isinstance(introduced, MembersAsked):
+            self._stop_timer()
+            self._tell_members(introduced)
+            return
+        if isinstance(introduced, MemberOf):
+            if not self._is_from_home(introduced):
+                return
+            door, client = self._door.introduce_member(introduced), Address(introduced.host, 0)
+        else:
+            door, client = self._door.introduce(introduced), Address(introduced.host, introduced.port)
         self._stop()
-        client = Address(introduced.host, introduced.port)
-        connection = Connection(self._door.introduce(introduced), self._place, client)
+        connection = Connection(door, self._place, client)
         transport.set_protocol(connection)
         connection.connection_made(transport)
         if rest:
             connection.data_received(rest)
+
+    def _is_from_home(self, told: MemberOf | MembersAsked) -> bool:
+        """Whether the node that has the clients' slot says so; else, one that stood still has lost it."""
+        if self._homes.has_slot(told.node, told.of):
+            return True
+        self._refuse(f"node {told.node} has not slot {told.of}")
+        return False
+
+    def _tell_members(self, asked: MembersAsked) -> None:
+        """End sessions whose client has its own no more, and tell which are there when that is stored."""
+        if not self._is_from_home(asked):
+            return
+        broker = self._door.broker
+        state = broker.state
+        state.tick.wake()
+        found = [
+            session for each in asked.over if is_member_id(each) and (session := state.sessions.get(each))
+        ]
+        left = {session.client_id for session in found}
+
+        def ended(session_id: str) -> None:
+            left.discard(session_id)
+            if not left:
+                self._answer(self._members_of(asked.of))
+
+        for session in found:
+            broker.connecting.remove(session, partial(ended, session.client_id))
+        if not found:
+            ended("")
+
+    def _answer(self, told: list[str]) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            data = msgspec.json.encode(told)
+            self._transport.write(len(data).to_bytes(SIZE_BYTES) + data)
+            self._transport.close()
 
     def _refuse(self, why: str) -> None:
         self._door.refused(self.peer, why)

@@ -1,8 +1,10 @@
-"""What nodes of a cluster say to one another: one hands over a client's connection, or messages that no log has.
+"""What nodes of a cluster say to one another: one hands over a client's connection, or messages that no log has, or has
+a client be a member of groups of the other.
 
 Who is called begins with `NONCE_BYTES` that are random. The caller answers with an introduction: four bytes of length,
 what is to come as JSON, and an HMAC over both by the secret that the nodes have in common. Of a client its own bytes
-follow, and answers come back, as they are. Of messages their records follow, each behind four bytes of its length.
+follow, and answers come back, as they are. Of messages their records follow, each behind four bytes of its length. A
+member speaks MQTT 5 from then on. Who asks for member sessions gets their ids as JSON, behind four bytes of length.
 """
 
 from __future__ import annotations
@@ -37,6 +39,28 @@ class Messages(Struct, frozen=True, kw_only=True, tag="messages"):
     slot: int
 
 
+class MemberOf(Struct, frozen=True, kw_only=True, tag="member"):
+    """A client of slot `of` that is a member of groups of `slot`, as its `node` has let it in; `session` is the id of its
+    session there."""
+
+    slot: int
+    of: int
+    node: str
+    session: str
+    user: str
+    certificate: str
+    host: str
+
+
+class MembersAsked(Struct, frozen=True, kw_only=True, tag="members"):
+    """`node` asks which sessions `slot` has of clients of slot `of`. Those that are `over` end before the answer."""
+
+    slot: int
+    of: int
+    node: str
+    over: tuple[str, ...] = ()
+
+
 class Introduced(Struct, frozen=True, kw_only=True, tag="client"):
     """A client as the node that it has connected to knows it. `slot` is the one it is taken to belong to; the rest is
     what its listener says of it."""
@@ -65,12 +89,16 @@ class Homes(Protocol):
         """Who has a slot; None when nobody does now."""
         ...
 
+    def has_slot(self, node: str, slot: int) -> bool:
+        """Whether the node with this address has this slot, as far as that is known."""
+        ...
+
     def secret(self) -> bytes:
         """What the nodes have in common."""
         ...
 
 
-Introduction = Introduced | Messages
+Introduction = Introduced | Messages | MemberOf | MembersAsked
 
 
 def encode_introduction(introduced: Introduction, nonce: bytes, secret: bytes) -> bytes:

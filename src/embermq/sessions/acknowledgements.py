@@ -37,6 +37,7 @@ class Acknowledging:
             return
         delivery = session.window.get(packet.packet_id) or answered_late(session, packet.packet_id)
         if delivery is None:
+            self._is_of_member(link, packet)
             return
         if delivery.qos != 1:
             self._out_of_order(link, "PUBACK for a message of QoS 2")
@@ -49,6 +50,8 @@ class Acknowledging:
             self._settle_beside_queues(session, delivery, packet)
         else:
             (self._durable if session.persistent else self._direct).settled(session, delivery)
+        if session.beside is not None:
+            session.beside()
 
     def pubrec(self, link: Link, packet: Pubrec) -> None:
         """The client has a QoS 2 message; PUBREL follows once that is stored."""
@@ -57,6 +60,8 @@ class Acknowledging:
             return
         delivery = session.window.get(packet.packet_id) or answered_late(session, packet.packet_id)
         if delivery is None:
+            if self._is_of_member(link, packet):
+                return
             if packet.reason_code < FIRST_ERROR:  # also in 3.x: the client would hold the id for ever
                 known = link.version is not ProtocolVersion.V5
                 link.send_packet(
@@ -81,6 +86,7 @@ class Acknowledging:
             return
         delivery = session.window.get(packet.packet_id) or answered_late(session, packet.packet_id)
         if delivery is None:
+            self._is_of_member(link, packet)
             return
         if delivery.released:
             self._settle(session, packet)
@@ -102,6 +108,13 @@ class Acknowledging:
             self._settle_beside_queues(session, delivery, packet)
         else:
             self._state.path(session).settled(session, delivery)
+        if session.beside is not None:
+            session.beside()
+
+    def _is_of_member(self, link: Link, packet: Puback | Pubrec | Pubcomp) -> bool:
+        """Whether it answers what came from another slot, which has it then."""
+        members = self._state.share.members
+        return members is not None and members.answered(link, packet)
 
     def _settle_beside_queues(
         self, session: Session, delivery: Delivery, packet: Puback | Pubrec | Pubcomp

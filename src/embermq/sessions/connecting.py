@@ -26,6 +26,7 @@ from embermq.sessions.handover import Handover
 from embermq.sessions.keep_alive import KeepAlive
 from embermq.sessions.link import UNLIMITED_PACKET_BYTES, Link
 from embermq.sessions.listener_terms import VERSION_NAMES
+from embermq.sessions.member_ids import client_of, is_member_id
 from embermq.sessions.ownership import ANOTHER_USERS, may_keep, objection_to_user, take_possession
 from embermq.sessions.session import PACKET_IDS, Delivery, Session
 from embermq.sessions.session_end import SessionEnd
@@ -48,6 +49,7 @@ UNSPEAKABLE_IN_3 = frozenset(
 
 STORE_AWAY = "sessions cannot be stored or read now"
 NO_ROOM = "the disk is full: neither a new session nor a will can be stored"
+MEMBER_NAME = "client ids that begin with $member/ are kept for members of shared subscriptions"
 QUEUE_NAME = "client ids that begin with $share/ are kept for the queues of shared subscriptions"
 ELSEWHERE = "what the client proves to be has another node than the client id that it sends"
 UNKNOWN_METHOD = "this authentication method is not offered"
@@ -142,20 +144,20 @@ class Connecting:
         """Decide about a CONNECT of an authenticated client. CONNACK follows when what it says is durable."""
         self.introduce(link, packet)
         client_id = identity.client_id or packet.client_id or self._state.share.own_id(identity.new_client_id)
-        principal = Principal(identity.username, client_id, identity.certificate)
+        principal = Principal(identity.username, client_of(client_id), identity.certificate)
         link.client_id, link.user = client_id, identity.username
         if self.is_banned(link):
             return
         permissions = self._state.permissions(principal)
-        if permissions is not None and self._sends_elsewhere(link, permissions):
+        if permissions is not None and not identity.is_member and self._sends_elsewhere(link, permissions):
             return
-        objection = self._objection(link, packet, identity.client_id or packet.client_id, permissions)
+        objection = self._objection(link, packet, identity, permissions)
         old = self._state.sessions.get(client_id)
         if objection is None:
             owned = old if old is not None and not self.expiry.is_over(old) else None
             objection = objection_to_user(owned, principal, permissions)
             self._state.counters.connects_denied += objection is not None
-        expiry_s = self.expiry.interval_s(packet)
+        expiry_s = self.expiry.interval_s(packet, limits=not identity.is_member)
         if objection is None and self._state.strict_names is not None:
             kept = old if old is not None and not packet.clean_start else None
             client_type = identity.client_type if kept is None else kept.client_type
@@ -282,10 +284,13 @@ class Connecting:
         session.permissions = permissions
 
     def _objection(
-        self, link: Link, packet: Connect, client_id: str, permissions: Permissions | None
+        self, link: Link, packet: Connect, identity: Identity, permissions: Permissions | None
     ) -> tuple[ReasonCode, str] | None:
-        """Why the client may not enter with this CONNECT, if it may not; `client_id` is "" for one that we make."""
-        if not self._state.share.is_own(link.client_id):
+        """Why the client may not enter with this CONNECT, if it may not."""
+        client_id = identity.client_id or packet.client_id  # "" for one that we make
+        if is_member_id(client_id) and not identity.is_member:
+            return ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, MEMBER_NAME
+        if not (identity.is_member or self._state.share.is_own(link.client_id)):
             return ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, ELSEWHERE
         if not client_id:
             empty_allowed = packet.version == ProtocolVersion.V5 or (
@@ -306,7 +311,10 @@ class Connecting:
     def _set_window(self, session: Session, packet: Connect) -> None:
         asked = packet.properties.receive_maximum if packet.properties is not None else None
         session.receive_maximum = asked or PACKET_IDS
-        session.window_max = min(self._state.settings.inflight_max, session.receive_maximum)
+        session.id_step, session.id_rest = self._state.share.packet_ids
+        session.window_max = min(
+            self._state.settings.inflight_max, session.receive_maximum, PACKET_IDS // session.id_step
+        )
 
     def _new_session(self, client_id: str, packet: Connect, identity: Identity, expiry_s: int) -> Session:
         state = self._state
@@ -383,6 +391,8 @@ class Connecting:
         self._state.path(session).resume(session, owed)
         if session.queue_filters and self._state.queues is not None:
             self._state.queues.connected(session)
+        if self._state.share.members is not None:
+            self._state.share.members.connected(link, session)
         self._opened(link)
 
     def disconnect(self, link: Link, packet: Disconnect) -> None:
@@ -413,6 +423,8 @@ class Connecting:
         link.closing = True
         self._waiting.pop(link, None)
         self._holding.release_all(link)
+        if self._state.share.members is not None:
+            self._state.share.members.left(link)
         self._state.timers.cancel(link.timer)
         if link.authentication is not None:
             self._state.timers.cancel(link.authentication.timer)

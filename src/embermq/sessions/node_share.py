@@ -2,13 +2,64 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from embermq.model.message import Message
 from embermq.routing.retain_order import RetainOrder
 from embermq.sessions.durable_queues import OffsetFound
+
+if TYPE_CHECKING:
+    from embermq.mqtt.wire.packets import Puback, Pubcomp, Pubrec, Subscription
+    from embermq.sessions.link import Link
+    from embermq.sessions.session import Session
+
+Answers = dict[str, tuple[int, str]]
+"""By topic filter the reason code of MQTT 5, and what is said of it, "" for nothing."""
+Answered = Callable[[Answers | None], None]
+"""Told what became of a SUBSCRIBE or UNSUBSCRIBE; None when nobody knows."""
+
+
+class GroupMembers(ABC):
+    """Shared subscriptions of this node's clients whose group belongs to another slot. Called inside a tick."""
+
+    @abstractmethod
+    def is_here(self, name: str) -> bool:
+        """Whether the group of this shared subscription, as clients spell it, belongs to this node."""
+
+    @abstractmethod
+    def subscribe(
+        self, link: Link, asked: Sequence[Subscription], identifiers: tuple[int, ...], answered: Answered
+    ) -> None:
+        """Have a client be a member of groups that are elsewhere. `answered` is called once, while the link is
+        there."""
+
+    @abstractmethod
+    def unsubscribe(self, link: Link, names: Sequence[str], answered: Answered) -> None:
+        """Likewise, for groups that it is to leave."""
+
+    @abstractmethod
+    def connected(self, link: Link, session: Session) -> None:
+        """A client is there, its CONNACK is queued."""
+
+    @abstractmethod
+    def left(self, link: Link) -> None:
+        """The connection is over; may be called again."""
+
+    @abstractmethod
+    def ended(self, client_id: str, generation: int) -> None:
+        """A session that was kept has ended, and that is stored."""
+
+    @abstractmethod
+    def answered(self, link: Link, packet: Puback | Pubrec | Pubcomp) -> bool:
+        """A client answers what its own session has not sent; True when another slot has."""
+
+    @abstractmethod
+    def writable(self, link: Link) -> None:
+        """The client's socket takes data again."""
 
 
 def _always(_client_id: str) -> bool:
@@ -22,11 +73,14 @@ def _nobody(_message: Message) -> None:
 class NodeShare(Struct):
     """`is_own` tells whether a client belongs to this node, by its id; `own_id` makes an id that does, of one that was
     to be assigned. `relay` sends a message that gets no record to the others. `retain_order` says which retained
-    message is the newer one, and `catch_up` calls back when what the others have taken up to now is here; both are None
-    where there are no others."""
+    message is the newer one, and `catch_up` calls back when what the others have taken up to now is here; both, and
+    `members`, are None where there are no others. `packet_ids`: this node gives those that leave the second number when
+    divided by the first."""
 
     is_own: Callable[[str], bool] = _always
     own_id: Callable[[str], str] = str
     relay: Callable[[Message], None] = _nobody
     retain_order: RetainOrder | None = None
     catch_up: Callable[[OffsetFound], None] | None = None
+    members: GroupMembers | None = None
+    packet_ids: tuple[int, int] = (1, 0)

@@ -13,8 +13,13 @@ def next_packet_id(session: Session) -> int:
     """An id in 1..65535 that is not in flight [MQTT-2.2.1-3]. The window is never full when this is called."""
     window = session.window
     packet_id = session.last_packet_id
+    step, rest = session.id_step, session.id_rest
+    if step > 1:
+        packet_id -= (packet_id - rest) % step
     while True:
-        packet_id = packet_id + 1 if packet_id < PACKET_IDS else 1
+        packet_id += step
+        if packet_id > PACKET_IDS:
+            packet_id = rest or step
         if packet_id not in window and (session.reserved is None or packet_id not in session.reserved):
             session.last_packet_id = packet_id
             return packet_id
@@ -47,7 +52,7 @@ def answered_late(session: Session, packet_id: int) -> Delivery | None:
 
 def take_packet_id(session: Session, wanted: int) -> int:
     """The id that the store gave a row, if it gave one and that is free; else a free one."""
-    if wanted and wanted not in session.window:
+    if wanted and wanted not in session.window and wanted % session.id_step == session.id_rest:
         session.last_packet_id = wanted
         return wanted
     return next_packet_id(session)

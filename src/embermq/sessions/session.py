@@ -12,9 +12,12 @@ from embermq.model.client_type import ClientType
 from embermq.model.message import Message
 from embermq.model.session import SessionRow
 from embermq.model.session_writes import QUEUE_SEQ_STEP
+from embermq.sessions.member_ids import client_of
 from embermq.sessions.timers import Timer
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from embermq.access.authorization.rule_set import Permissions
     from embermq.routing.router import GroupTurn, Subscriber
     from embermq.sessions.ack_time import AckTime
@@ -77,6 +80,7 @@ class Session:
         "account",
         "ack_time",
         "backlog",
+        "beside",
         "certificate",
         "claimant",
         "client_id",
@@ -90,6 +94,8 @@ class Session:
         "given_up",
         "group",
         "has_unplaced",
+        "id_rest",
+        "id_step",
         "last_packet_id",
         "link",
         "paging",
@@ -156,6 +162,10 @@ class Session:
         self.given_up: set[int] | None = None
         """Packet ids in the window of what was given up on this connection, where it counts until it is answered."""
         self.last_packet_id = 0
+        self.id_step, self.id_rest = 1, 0
+        """It gives the packet ids that leave this rest when divided by the step: other slots give the others."""
+        self.beside: Callable[[], None] | None = None
+        """Told that its window may have room, for what is sent to its client beside it; None when nothing is."""
         self.receiving: set[int] | None = None
         self.queue_seq_next = QUEUE_SEQ_STEP
         self.queue_dropped_seq = 0
@@ -180,9 +190,10 @@ class Session:
         """Who its client is, for the rules: who is connected, or while nobody is, whose session it is."""
         link = self.link or self.claimant
         who = link.identity if link is not None else None
+        client_id = client_of(self.client_id)
         if who is None:
-            return Principal(self.username, self.client_id, self.certificate)
-        return Principal(who.username, self.client_id, who.certificate)
+            return Principal(self.username, client_id, self.certificate)
+        return Principal(who.username, client_id, who.certificate)
 
     @property
     def is_application(self) -> bool:

@@ -50,6 +50,9 @@ class SessionEnd:
         tick = self._state.tick
         if session.persistent:
             tick.session_writes.deleted_sessions.append(session.generation)
+            if self._state.share.members is not None:
+                ended = partial(self._state.share.members.ended, session.client_id, session.generation)
+                tick.batch.when_stored(session.generation, ended)
             if session.is_application:
                 tick.writes.ended_applications.append(session.generation)
                 if self._state.application_logs is not None:

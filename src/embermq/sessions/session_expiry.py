@@ -18,9 +18,9 @@ class SessionExpiry:
         self._session_end = session_end
         state.sessions.on_load = self.watch
 
-    def interval_s(self, packet: Connect) -> int:
+    def interval_s(self, packet: Connect, *, limits: bool = True) -> int:
         """The expiry interval that a CONNECT gets."""
-        limit_s = self._state.settings.session_expiry_max_s
+        limit_s = self._state.settings.session_expiry_max_s if limits else NEVER_EXPIRES
         if packet.version != ProtocolVersion.V5:
             return 0 if packet.clean_start else limit_s
         asked = packet.properties.session_expiry_interval if packet.properties is not None else None

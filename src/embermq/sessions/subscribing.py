@@ -23,6 +23,7 @@ from embermq.routing.router import Subscriber
 from embermq.sessions.client_events import EventKind
 from embermq.sessions.durable_queues import QUEUE_PREFIX
 from embermq.sessions.link import Link
+from embermq.sessions.node_share import Answers
 from embermq.sessions.retained_replay import RetainedReplay
 from embermq.sessions.session import Session
 from embermq.sessions.state import BrokerState
@@ -33,6 +34,10 @@ V3_FAILURE = 0x80
 DENIED = "not allowed to subscribe there"
 NOT_TAKEN = "the topic filter is longer, or has more levels, than is allowed here"
 STORE_FULL = "sessions cannot be stored now"
+NOT_READ = "what another slot of the cluster has retained cannot be read now"
+APPLICATION_SHARES = "with several slots APPLICATION clients cannot share"
+CHANGED = "what the client may do has changed meanwhile"
+NO_ANSWERS: Answers = {}
 SWITCHED_OFF = "subscriptions of that kind are switched off"
 
 
@@ -61,20 +66,65 @@ class Subscribing:
                 self._logs_first.find(link, ask, partial(self._subscribe_from, link, packet))
                 return
         catch_up = self._state.share.catch_up
-        if catch_up is not None and any(one.retain_handling != RETAIN_NEVER for one in packet.subscriptions):
+        if catch_up is not None and any(map(_wants_retained, packet.subscriptions)):
             # What other nodes have acknowledged as retained by now is to be found.
-            self._logs_first.find(link, catch_up, lambda _: self._subscribe_from(link, packet, None))
+            self._logs_first.find(link, catch_up, partial(self._caught_up, link, packet))
             return
-        self._subscribe_from(link, packet, None)
+        self._ask_others(link, packet, NO_ANSWERS)
 
-    def _subscribe_from(self, link: Link, packet: Subscribe, start: int | StoreError | None) -> None:
-        """`start` is for queues: see `DurableQueues.subscribe`."""
+    def _caught_up(self, link: Link, packet: Subscribe, found: int | StoreError) -> None:
+        answers = NO_ANSWERS
+        if isinstance(found, StoreError):
+            wanting = filter(_wants_retained, packet.subscriptions)
+            answers = {
+                one.topic_filter: (ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, NOT_READ) for one in wanting
+            }
+        self._ask_others(link, packet, answers)
+
+    def _ask_others(self, link: Link, packet: Subscribe, answers: Answers) -> None:
+        """Have other slots make the client a member of their groups, where nothing is against it."""
+        session, members = link.session, self._state.share.members
+        if session is None or link.closing:
+            return
+        asked: list[Subscription] = []
+        if members is not None:
+            lowered = _lowered(packet.subscriptions, self._state.terms_of(link).max_qos)
+            asked = [
+                one
+                for one in lowered
+                if self._is_elsewhere(one.topic_filter)
+                and self._is_shareable(session, one)
+                and not session.is_application
+            ]
+        if members is None or not asked:
+            self._subscribe_from(link, packet, None, answers)
+            return
+        identifiers = packet.properties.subscription_identifiers if packet.properties is not None else ()
+
+        def answered(found: Answers) -> None:
+            self._subscribe_from(link, packet, None, answers | found)
+
+        self._logs_first.ask_members(link, partial(members.subscribe, link, asked, identifiers), answered)
+
+    def _is_elsewhere(self, topic_filter: str) -> bool:
+        """Whether it is a shared subscription whose group belongs to another slot."""
+        members = self._state.share.members
+        return (
+            members is not None
+            and topic_filter.startswith(SHARE_PREFIX)
+            and not members.is_here(topic_filter)
+        )
+
+    def _subscribe_from(
+        self, link: Link, packet: Subscribe, start: int | StoreError | None, answers: Answers = NO_ANSWERS
+    ) -> None:
+        """`start` is for queues: see `DurableQueues.subscribe`. `answers` are given already."""
         session = link.session
         if session is None or link.closing:
             return
         shared_logs = self._state.shared_logs
-        then = partial(self._subscribe, link, packet, start)
-        if shared_logs is None or not session.is_application:
+        then = partial(self._subscribe, link, packet, start, answers)
+        if shared_logs is None or not session.is_application or self._state.share.members is not None:
             then(NO_REFUSALS)
             return
         self._logs_first.ask(link, shared_logs, self._filters_with_logs(session, packet), then)
@@ -83,20 +133,30 @@ class Subscribing:
         """Of the shared subscriptions that nothing else is against."""
         filters: set[str] = set()
         for asked in packet.subscriptions:
-            if not asked.topic_filter.startswith(SHARE_PREFIX) or asked.no_local:
-                continue
-            place = self._place(asked.topic_filter)
-            if (
-                place is not None
-                and not place[1].startswith(QUEUE_PREFIX)
-                and self._unavailable((asked,)) is None
-                and self._state.may_subscribe(session.permissions, place[1])
-            ):
+            if asked.topic_filter.startswith(SHARE_PREFIX) and self._is_shareable(session, asked):
+                place = self._place(asked.topic_filter)
+                assert place is not None, "it is shareable"
                 filters.add(place[1])
         return sorted(filters)
 
+    def _is_shareable(self, session: Session, asked: Subscription) -> bool:
+        """Whether nothing is against a shared subscription."""
+        place = self._place(asked.topic_filter)
+        return (
+            place is not None
+            and not asked.no_local
+            and not place[1].startswith(QUEUE_PREFIX)
+            and self._unavailable((asked,)) is None
+            and self._state.may_subscribe(session.permissions, place[1])
+        )
+
     def _subscribe(
-        self, link: Link, packet: Subscribe, start: int | StoreError | None, refusals: Refusals
+        self,
+        link: Link,
+        packet: Subscribe,
+        start: int | StoreError | None,
+        answers: Answers,
+        refusals: Refusals,
     ) -> None:
         session = link.session
         if session is None or link.closing:
@@ -118,6 +178,12 @@ class Subscribing:
                 refusal = refusals[place[1]]
                 reason = reason or refusal.text
                 codes.append(refusal.code if link.version == ProtocolVersion.V5 else V3_FAILURE)
+                continue
+            given = answers.get(asked.topic_filter)
+            if given is not None:
+                code, text = given
+                codes.append(code if code < V3_FAILURE or link.version == ProtocolVersion.V5 else V3_FAILURE)
+                reason = reason or text
                 continue
             objection = self._objection(link, session, asked, place)
             if objection is not None or place is None:
@@ -183,6 +249,8 @@ class Subscribing:
             return V3_FAILURE, SWITCHED_OFF  # MQTT 5 clients have been sent away
         if place is None:
             return (ReasonCode.TOPIC_FILTER_INVALID if v5 else V3_FAILURE), NOT_TAKEN
+        if place[0] and self._state.share.members is not None and session.is_application:
+            return (ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR if v5 else V3_FAILURE), APPLICATION_SHARES
         if text := self._over_limit(session, asked.topic_filter):
             return (ReasonCode.QUOTA_EXCEEDED if v5 else V3_FAILURE), text
         if not self._state.may_subscribe(session.permissions, place[1]):
@@ -190,6 +258,8 @@ class Subscribing:
             event = link.event(EventKind.DENIED, DENIED, ReasonCode.NOT_AUTHORIZED, topic=asked.topic_filter)
             self._state.tell(event)
             return _denied(link.version, asked.qos), DENIED
+        if self._is_elsewhere(asked.topic_filter):  # it was not allowed when others were asked
+            return (ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR if v5 else V3_FAILURE), CHANGED
         return None
 
     def _over_limit(self, session: Session, topic_filter: str) -> str:
@@ -268,8 +338,27 @@ class Subscribing:
         session = link.session
         if session is None or self._logs_first.is_behind(link, partial(self.unsubscribe, link, packet)):
             return
+        members = self._state.share.members
+        elsewhere = [one for one in packet.topic_filters if self._is_elsewhere(one)]
+        if members is None or not elsewhere:
+            self._unsubscribe(link, packet, NO_ANSWERS)
+            return
+        ask = partial(members.unsubscribe, link, elsewhere)
+        self._logs_first.ask_members(link, ask, partial(self._unsubscribe, link, packet))
+
+    def _unsubscribe(self, link: Link, packet: Unsubscribe, answers: Answers) -> None:
+        session = link.session
+        if session is None or link.closing:
+            return
         codes: list[int] = []
         for topic_filter in packet.topic_filters:
+            if topic_filter in answers:
+                code, text = answers[topic_filter]
+                if code >= V3_FAILURE and link.version != ProtocolVersion.V5:
+                    link.close(text)  # MQTT 3 cannot refuse it
+                    return
+                codes.append(code)
+                continue
             if topic_filter in session.queue_filters and self._state.queues is not None:
                 self._state.queues.unsubscribe(session, topic_filter)
                 codes.append(ReasonCode.SUCCESS)
@@ -315,6 +404,10 @@ class Subscribing:
         session.subscriptions[row.topic_filter] = subscriber
         self._state.quotas.adds(session, row.topic_filter)
         self._state.router.put(subscriber)
+
+
+def _wants_retained(asked: Subscription) -> bool:
+    return asked.retain_handling != RETAIN_NEVER and not asked.topic_filter.startswith(SHARE_PREFIX)
 
 
 def _lowered(subscriptions: tuple[Subscription, ...], max_qos: int) -> Iterator[Subscription]:

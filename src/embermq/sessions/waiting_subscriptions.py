@@ -1,6 +1,7 @@
 """A SUBSCRIBE of an application waits until the logs of its shared filters are there: a record that is stamped for a
 log that is not would stop the pipeline. One that founds a group of a durable queue at a time waits until the log has
-told where that is. What changes subscriptions on the same connection waits behind it.
+told where that is; one for groups of another slot, and an UNSUBSCRIBE, until that has answered. What changes
+subscriptions on the same connection waits behind it.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from embermq.ports.errors import StoreError, StoreUnavailable
 from embermq.routing.shared_logs import SharedLogs
 from embermq.sessions.durable_queues import OffsetFound
 from embermq.sessions.link import Link
+from embermq.sessions.node_share import Answered, Answers
 from embermq.sessions.state import BrokerState
 from embermq.sessions.timers import Timer
 
@@ -23,6 +25,9 @@ WAIT_MS = 10_000
 """How long, unless CONNECT has a limit of its own."""
 WAITING_MAX = 100
 """Packets of one connection that wait."""
+
+
+UNKNOWN = "whether the shared subscription has changed is not known: its node does not answer"
 
 
 class FilterRefusal(Struct, frozen=True):
@@ -101,6 +106,25 @@ class WaitingSubscriptions:
         waiting = self._wait(link, lambda: then(place.found), lambda: None)
         ask(partial(self._found_place, waiting, place))
 
+    def ask_members(
+        self, link: Link, ask: Callable[[Answered], None], then: Callable[[Answers], None]
+    ) -> None:
+        """Have other slots change what a client is a member of; `then` is called once with what they say, possibly
+        before this returns. When nobody knows what they have done the connection ends."""
+        told: list[Answers] = []
+        waiting = self._wait(link, lambda: then(told[0]) if told else None, partial(_end, link))
+
+        def answered(answers: Answers | None) -> None:
+            if waiting.is_over:
+                return
+            if answers is None:
+                _end(link)
+            else:
+                told.append(answers)
+            self._go_on(waiting)
+
+        ask(answered)
+
     def _found_place(self, waiting: _WaitingLink, place: _TimePlace, found: int | StoreError) -> None:
         if not waiting.is_over:
             place.found = found
@@ -155,6 +179,10 @@ class WaitingSubscriptions:
             if newer is not None:  # it waits itself, and so does what came after it
                 newer.behind.extend(waiting.behind)
                 return
+
+
+def _end(link: Link) -> None:
+    link.disconnect(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, UNKNOWN)
 
 
 def _refuse_all(missing: set[str], refusals: Refusals) -> None:

@@ -31,14 +31,12 @@ from embermq.durability.retention import RetentionLimits
 from embermq.pipeline.rules.settings import RuleSettings
 from embermq.pipeline.settings import PipelineSettings
 from embermq.queues.settings import BrokerQueueSettings
-from embermq.sessions.settings import MqttSettings
 
 TWO = Settings(
     cluster=ClusterSettings(etcd="etcd://box/cars", slots=2, listen="127.0.0.1:7946"),
     stores=StoreSettings(log="kafka://box", session="redis://box/3"),
     pipeline=PipelineSettings(enabled=False),
     queues=BrokerQueueSettings(enabled=False),
-    mqtt=MqttSettings(shared_subscription_available=False),
 )
 
 
@@ -89,8 +87,8 @@ def test_what_another_slot_has_not_read_is_not_dropped_whatever_the_policy_is(
             r"^rules: with cluster.slots of 2, have none",
         ),
         (
-            replace(TWO, queues=BrokerQueueSettings(), mqtt=MqttSettings()),
-            "queues.enabled and mqtt.shared_subscription_available to false",
+            replace(TWO, queues=BrokerQueueSettings(), pipeline=PipelineSettings(enabled=True)),
+            "set pipeline.enabled and queues.enabled to false",
         ),
     ],
 )

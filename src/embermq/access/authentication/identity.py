@@ -16,7 +16,8 @@ class Identity(Struct, frozen=True):
 
     `expires_ms` (Unix time) is when its proof ends, and its connection with it, 0 never. `account_version` is that of
     the account whose password it showed, 0 when it entered by something else. `certificate` is the
-    subject of its verified certificate (RFC 4514), "" without one.
+    subject of its verified certificate (RFC 4514), "" without one. `is_member`: another node of the cluster has proved
+    it, whose client is a member of groups here.
     """
 
     username: str
@@ -26,6 +27,7 @@ class Identity(Struct, frozen=True):
     account_version: int = 0
     certificate: str = ""
     client_id: str = ""
+    is_member: bool = False
 
 
 class Refusal(Struct, frozen=True):

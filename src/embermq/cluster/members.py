@@ -1,0 +1,438 @@
+"""Clients of this node that are members of shared subscriptions of other slots.
+
+A group belongs to a slot by its name. A client of another slot has a session there too, by an id that names it and its
+own session (`sessions.member_ids`), and in that session are its deliveries, until it has acknowledged them. While the
+client is connected, its node keeps a connection to that session (a member link) and hands packets on, in both
+directions; it stores nothing of it. So the group's slot alone keeps the promises of shared subscriptions, as one broker
+does.
+
+What a slot sends has packet ids of its own (`Session.id_rest`), so two slots never use one for the same client. What is
+sent to the client counts against its one window. What it answers goes to the link that sent it and to no later one,
+where the same id may be another message: a link that ends while the client has unanswered messages of it takes the
+client's connection along.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Protocol
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from embermq.cluster.slots import slot_of
+from embermq.model.session import NEVER_EXPIRES
+from embermq.mqtt.wire.packets import (
+    Connack,
+    Connect,
+    Disconnect,
+    Packet,
+    Puback,
+    Pubcomp,
+    Publish,
+    Pubrec,
+    Pubrel,
+    Suback,
+    Subscribe,
+    Subscription,
+    Unsuback,
+    Unsubscribe,
+)
+from embermq.mqtt.wire.properties import Properties
+from embermq.mqtt.wire.reason_codes import FIRST_ERROR, ReasonCode
+from embermq.mqtt.wire.version import ProtocolVersion
+from embermq.sessions.link import UNLIMITED_PACKET_BYTES, Link
+from embermq.sessions.member_ids import client_of, is_member_id, member_id, member_of
+from embermq.sessions.node_share import Answered, Answers, GroupMembers
+from embermq.sessions.session import Session
+from embermq.sessions.state import BrokerState
+
+RETRY_MS = 500
+"""A member link that has ended, or could not be made, is made anew after that."""
+TRIES = 4
+"""So often a SUBSCRIBE or UNSUBSCRIBE tries to reach a node: it may just be starting."""
+WINDOW_MAX = 100
+"""Messages that another slot sends ahead of the client's answers."""
+NO_SESSION = "the slot of the shared subscription has lost its session for this client"
+LINK_LOST = "the node of a shared subscription has gone, of which messages were not acknowledged"
+
+
+class FarSide(Protocol):
+    """A connection to the node of another slot."""
+
+    def send(self, packet: Packet) -> None:
+        """With all others of this turn of the event loop."""
+        ...
+
+    def close(self) -> None:
+        """Behind what has been sent."""
+        ...
+
+
+class _Asked(Struct):
+    """A SUBSCRIBE or UNSUBSCRIBE that waits for its answer."""
+
+    packet: Subscribe | Unsubscribe
+    names: tuple[str, ...]
+    answered: Answered
+
+
+class Member(Struct, eq=False):
+    """One client's link to one slot. `far` is there from its CONNACK on; `sent` are the packet ids of what the client
+    has and has not answered, `waiting` is what it has no room for. `asked` is by packet id."""
+
+    client: _Client
+    slot: int
+    far: FarSide | None = None
+    is_over: bool = False
+    sent: set[int] = field(default_factory=set)
+    waiting: deque[Publish] = field(default_factory=deque)
+    asked: dict[int, _Asked] = field(default_factory=dict)
+    last_packet_id: int = 0
+    tries: int = 1
+
+
+class _Client(Struct, eq=False):
+    """A client that is connected, with its links by slot. `room`: so many messages it may have unanswered."""
+
+    link: Link
+    session: Session
+    room: int
+    members: dict[int, Member] = field(default_factory=dict)
+
+    @property
+    def is_there(self) -> bool:
+        return self.session.link is self.link and not self.link.closing
+
+
+class Members(GroupMembers):
+    """`call` makes a member link: later it calls `opened`, `took` and, once for each call, `over`."""
+
+    def __init__(self, state: BrokerState, slot: int, slots: int, call: Callable[[Member], None]) -> None:
+        self._state = state
+        self._slot = slot
+        self._slots = slots
+        self._call = call
+        self._clients: dict[Link, _Client] = {}
+        self._known: dict[int, dict[str, int]] = {other: {} for other in range(slots) if other != slot}
+        """By slot the clients that have a session there, with the generation of their own."""
+        self._listed: set[int] = set()
+        """Slots that have told of all such sessions since this start."""
+        self.over_at: dict[int, dict[str, None]] = {other: {} for other in self._known}
+        """By slot the sessions there that have to end, since the client's own has."""
+
+    def is_here(self, name: str) -> bool:
+        return slot_of(name, self._slots) == self._slot
+
+    @property
+    def links(self) -> int:
+        """Member links that are there or being made."""
+        return sum(len(client.members) for client in self._clients.values())
+
+    # What clients ask for
+
+    def subscribe(
+        self, link: Link, asked: Sequence[Subscription], identifiers: tuple[int, ...], answered: Answered
+    ) -> None:
+        properties = Properties(subscription_identifiers=identifiers) if identifiers else None
+        by_slot: dict[int, list[Subscription]] = {}
+        for one in asked:
+            by_slot.setdefault(slot_of(one.topic_filter, self._slots), []).append(one)
+        gather = _Gathering(len(by_slot), answered)
+        for slot, of_slot in by_slot.items():
+            names = tuple(one.topic_filter for one in of_slot)
+            packet = Subscribe(1, tuple(of_slot), properties)
+            self._ask(link, slot, _Asked(packet, names, gather.answered))
+
+    def unsubscribe(self, link: Link, names: Sequence[str], answered: Answered) -> None:
+        by_slot: dict[int, list[str]] = {}
+        for name in names:
+            by_slot.setdefault(slot_of(name, self._slots), []).append(name)
+        gather = _Gathering(len(by_slot), answered)
+        session = link.session
+        for slot, of_slot in by_slot.items():
+            is_member = session is not None and session.client_id in self._known[slot]
+            if slot in self._listed and not is_member:
+                gather.answered(dict.fromkeys(of_slot, (ReasonCode.NO_SUBSCRIPTION_EXISTED, "")))
+            else:
+                self._ask(link, slot, _Asked(Unsubscribe(1, tuple(of_slot)), tuple(of_slot), gather.answered))
+
+    def _ask(self, link: Link, slot: int, asked: _Asked) -> None:
+        member = self._member(link, slot)
+        if member is None:
+            asked.answered(None)
+            return
+        member.last_packet_id += 1
+        packet_id = member.last_packet_id
+        asked.packet = replace(asked.packet, packet_id=packet_id)
+        member.asked[packet_id] = asked
+        if member.far is not None:
+            member.far.send(asked.packet)
+
+    def _member(self, link: Link, slot: int) -> Member | None:
+        """The client's link to a slot, which may be in the making; None for a client that is gone."""
+        session = link.session
+        client = self._clients.get(link)
+        if client is None and session is not None and session.link is link and not link.closing:
+            client = self._clients[link] = _Client(link, session, session.window_max)
+            session.beside = partial(self._has_room, client)
+        if client is None:
+            return None
+        member = client.members.get(slot)
+        if member is None:
+            member = client.members[slot] = Member(client, slot)
+            self._call(member)
+        return member
+
+    # Clients come and go
+
+    def connected(self, link: Link, session: Session) -> None:
+        for slot, known in self._known.items():
+            if known.get(session.client_id) == session.generation:
+                self._member(link, slot)
+
+    def left(self, link: Link) -> None:
+        client = self._clients.pop(link, None)
+        if client is None:
+            return
+        session = client.session
+        if session.link is None or session.link is link:  # else another connection has it by now
+            session.beside = None
+        for member in client.members.values():
+            member.is_over = True
+            if member.far is not None:
+                member.far.close()
+            known = self._known[member.slot]
+            if not session.persistent and known.get(session.client_id) == session.generation:
+                del known[session.client_id]
+
+    def ended(self, client_id: str, generation: int) -> None:
+        for slot, known in self._known.items():
+            if known.get(client_id) == generation:
+                del known[client_id]
+                self.over_at[slot][member_id(client_id, generation)] = None
+
+    def listed(self, slot: int, ids: Iterable[str]) -> list[str]:
+        """These sessions of this node's clients another slot has. Returns those whose client's own session is no more;
+        they may be told by `over_at` when it is sure that this node has its slot still."""
+        sessions = self._state.sessions
+        over: list[str] = []
+        for session_id in ids:
+            client_id, generation = member_of(session_id)
+            loaded, absent = sessions.get_loaded(client_id), sessions.get_absent(client_id)
+            found = loaded or absent
+            if found is None or found.generation != generation:
+                over.append(session_id)
+                continue
+            self._known[slot][client_id] = generation
+            if loaded is not None and loaded.link is not None:
+                self._member(loaded.link, slot)
+        self._listed.add(slot)
+        return over
+
+    # What the link says
+
+    def introduced(self, member: Member) -> tuple[str, str, str]:
+        """Who the client is: the id of its session there, its user and the subject of its certificate."""
+        session = member.client.session
+        principal = session.principal
+        return member_id(session.client_id, session.generation), principal.user, principal.certificate
+
+    def connect(self, member: Member) -> Connect:
+        """How a member link begins."""
+        client = member.client
+        session, link = client.session, client.link
+        is_unlimited = link.packet_bytes_max >= UNLIMITED_PACKET_BYTES
+        properties = Properties(
+            session_expiry_interval=NEVER_EXPIRES if session.persistent else 0,
+            receive_maximum=min(client.room, WINDOW_MAX),
+            maximum_packet_size=None if is_unlimited else link.packet_bytes_max,
+        )
+        name = member_id(session.client_id, session.generation)
+        return Connect(name, ProtocolVersion.V5, not session.persistent, properties=properties)
+
+    def opened(self, member: Member, far: FarSide, packet: Connack) -> None:
+        """The other slot has let the client in."""
+        self._state.tick.wake()
+        if member.is_over:
+            far.close()
+            return
+        member.far = far
+        session = member.client.session
+        is_known = self._known[member.slot].get(session.client_id) == session.generation
+        if is_known and not packet.session_present:
+            del self._known[member.slot][session.client_id]
+            member.client.link.disconnect(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, NO_SESSION)
+            return
+        for asked in member.asked.values():
+            far.send(asked.packet)
+
+    def took(self, member: Member, packet: Packet) -> None:
+        """The other slot sends this to the client."""
+        self._state.tick.wake()
+        client = member.client
+        if member.is_over or not client.is_there:
+            return
+        match packet:
+            case Publish(qos=0):
+                if client.link.paused:
+                    self._state.counters.dropped_slow += 1
+                else:
+                    self._send(client, packet)
+            case Publish():
+                member.waiting.append(packet)
+                self._fill(client)
+            case Pubrel():
+                member.sent.add(packet.packet_id)
+                client.link.send_packet(packet)
+                self._fit(client)
+            case Suback() | Unsuback():
+                self._has_answered(member, packet)
+            case Disconnect():
+                self.over(member, f"slot {member.slot} ended it with {packet.reason_code:#04x}")
+
+    def _has_answered(self, member: Member, packet: Suback | Unsuback) -> None:
+        asked = member.asked.pop(packet.packet_id, None)
+        if asked is None:
+            return
+        text = (packet.properties.reason_string if packet.properties is not None else None) or ""
+        codes = zip(asked.names, packet.reason_codes, strict=True)
+        answers = {name: (code, text if code >= FIRST_ERROR else "") for name, code in codes}
+        if isinstance(packet, Suback) and any(code < FIRST_ERROR for code in packet.reason_codes):
+            session = member.client.session
+            self._known[member.slot][session.client_id] = session.generation
+        asked.answered(answers)
+
+    def over(self, member: Member, why: str) -> None:
+        """The link has ended, or could not be made; may be called again."""
+        self._state.tick.wake()
+        if member.is_over:
+            return
+        if member.far is None and member.asked and member.tries < TRIES:
+            member.tries += 1
+            self._state.timers.at(self._state.tick.now_ms + RETRY_MS, partial(self._call_again, member))
+            return
+        member.is_over = True
+        client, far = member.client, member.far
+        if client.members.get(member.slot) is member:
+            del client.members[member.slot]
+        if far is not None:
+            far.close()
+        was_asked, member.asked = list(member.asked.values()), {}
+        for asked in was_asked:
+            lost: Answers = {name: (ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, why) for name in asked.names}
+            asked.answered(None if far is not None else lost)
+        if not client.is_there:
+            return
+        is_known = self._known[member.slot].get(client.session.client_id) == client.session.generation
+        if member.sent or (far is not None and is_known and not client.session.persistent):
+            client.link.disconnect(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, LINK_LOST)
+            return
+        self._fit(client)
+        if is_known:
+            again = partial(self._again, client, member.slot)
+            self._state.timers.at(self._state.tick.now_ms + RETRY_MS, again)
+
+    def _call_again(self, member: Member) -> None:
+        if not member.is_over:
+            self._call(member)
+
+    def _again(self, client: _Client, slot: int) -> None:
+        if client.is_there:
+            self._member(client.link, slot)
+
+    # What the client says
+
+    def answered(self, link: Link, packet: Puback | Pubrec | Pubcomp) -> bool:
+        client = self._clients.get(link)
+        member = client.members.get(packet.packet_id % self._slots) if client is not None else None
+        if client is None or member is None or member.far is None or packet.packet_id not in member.sent:
+            return False
+        if not isinstance(packet, Pubrec) or packet.reason_code >= FIRST_ERROR:
+            member.sent.discard(packet.packet_id)
+        member.far.send(packet)
+        self._fill(client)
+        # Room that nobody waits for here is the client's own session's.
+        self._state.path(client.session).writable(client.session)
+        return True
+
+    def writable(self, link: Link) -> None:
+        client = self._clients.get(link)
+        if client is not None:
+            self._fill(client)
+
+    def _has_room(self, client: _Client) -> None:
+        if client.is_there:
+            self._fill(client)
+
+    # The window
+
+    def _fill(self, client: _Client) -> None:
+        """Send what waits for room, as far as there is."""
+        link, window = client.link, client.session.window
+        in_flight = sum(len(member.sent) for member in client.members.values())
+        for member in _in_turn(client):
+            if link.paused or link.closing or len(window) + in_flight >= client.room:
+                break
+            packet_id = member.waiting[0].packet_id
+            if packet_id in window:  # given before this node had others beside it
+                continue
+            in_flight += packet_id not in member.sent
+            member.sent.add(packet_id)
+            self._send(client, member.waiting.popleft())
+        self._fit(client)
+
+    def _fit(self, client: _Client) -> None:
+        """The client's own session leaves room for what it has from other slots, and for what waits up to half."""
+        in_flight = sum(len(member.sent) for member in client.members.values())
+        waiting = sum(len(member.waiting) for member in client.members.values())
+        left = max(in_flight, min(in_flight + waiting, max(1, client.room // 2)))
+        client.session.window_max = max(0, client.room - left)
+
+    def _send(self, client: _Client, packet: Publish) -> None:
+        link, counters = client.link, self._state.counters
+        if link.version is not ProtocolVersion.V5:
+            packet = replace(packet, properties=None)
+        link.send_packet(packet)
+        counters.messages_sent += 1
+        counters.messages_sent_qos_0 += not packet.qos
+        counters.payload_bytes_sent += len(packet.payload)
+        self._state.parts_sent += 2 if packet.qos else 1  # it goes in one
+
+
+class _Gathering:
+    """The answers of several slots to one packet."""
+
+    def __init__(self, left: int, then: Answered) -> None:
+        self._left = left
+        self._then = then
+        self._answers: Answers | None = {}
+
+    def answered(self, answers: Answers | None) -> None:
+        """Of one of them."""
+        if self._answers is not None:
+            self._answers = None if answers is None else self._answers | answers
+        self._left -= 1
+        if not self._left:
+            self._then(self._answers)
+
+
+def _in_turn(client: _Client) -> Iterator[Member]:
+    """The links with something that waits, one message of each after the other."""
+    stuck: set[int] = set()
+    while True:
+        found = [one for one in client.members.values() if one.waiting and one.slot not in stuck]
+        if not found:
+            return
+        for member in found:
+            before = len(member.waiting)
+            yield member
+            if len(member.waiting) == before:
+                stuck.add(member.slot)
+
+
+def sessions_of(state: BrokerState, slot: int, slots: int) -> list[str]:
+    """Sessions here of another slot's clients."""
+    return [each for each in state.sessions if is_member_id(each) and slot_of(client_of(each), slots) == slot]

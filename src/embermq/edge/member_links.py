@@ -1,0 +1,255 @@
+"""Member links: connections to the nodes of other slots for clients that are members of their groups."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import cast
+
+import msgspec
+
+from embermq.cluster.members import Member, Members
+from embermq.edge.node_link import (
+    SIZE_BYTES,
+    Homes,
+    MemberOf,
+    MembersAsked,
+    NonceReader,
+    call_node,
+    encode_introduction,
+)
+from embermq.edge.settings import Address
+from embermq.mqtt.wire.decoder import Decoder, Role
+from embermq.mqtt.wire.encoder import encode
+from embermq.mqtt.wire.packets import Connack, Packet
+from embermq.mqtt.wire.version import ProtocolVersion
+
+RETRY_S = 0.5
+ANSWER_S = 10.0
+"""How long a node may take to end sessions and tell which there are."""
+OVER_BYTES_MAX = 32 * 1024
+"""Of ids that are told in one question."""
+ID_BYTES = 4
+"""What one takes beside its characters."""
+
+Confirmed = Callable[[Callable[[], None]], None]
+"""Calls back when the stores have taken a write of this node: it has its slot still."""
+
+
+class MemberLinks:
+    """Of the node that has `slot`."""
+
+    def __init__(self, homes: Homes, slot: int, others: Sequence[int], confirm: Confirmed) -> None:
+        self._homes = homes
+        self._slot = slot
+        self._others = others
+        self._confirm = confirm
+        self._open: set[_MemberLink] = set()
+        self._calls: set[asyncio.Task[None]] = set()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self, members: Members) -> None:
+        """Ask other nodes, on the running loop, and tell them."""
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(self._keep_told(slot, members)) for slot in self._others]
+
+    def call(self, members: Members, member: Member) -> None:
+        """Make a link, which tells `members` what becomes of it."""
+        task = asyncio.get_running_loop().create_task(self._call(members, member))
+        self._calls.add(task)
+        task.add_done_callback(self._calls.discard)
+
+    def leave_node(self, slot: int, address: Address) -> None:
+        """This node has the slot no more: it may stand still, and say nothing for ever."""
+        for link in list(self._open):
+            if (link.slot, link.address) == (slot, address):
+                link.abort()
+
+    def close(self) -> None:
+        """Make no more."""
+        for task in (*self._tasks, *self._calls):
+            task.cancel()
+        for link in list(self._open):
+            link.close()
+
+    async def _call(self, members: Members, member: Member) -> None:
+        address = self._homes.address_of(member.slot)
+        if address is None:
+            members.over(member, f"slot {member.slot} of the cluster has no node now")
+            return
+        link = _MemberLink(members, member, address, self._open)
+        try:
+            far, nonce = await call_node(address, link.awaits)
+        except (OSError, EOFError) as error:
+            why = "too slow" if isinstance(error, TimeoutError) else str(error)
+            members.over(member, f"the node of slot {member.slot}, {address}, does not answer: {why}")
+            return
+        if member.is_over:
+            far.abort()
+            return
+        session, user, certificate = members.introduced(member)
+        introduction = MemberOf(
+            slot=member.slot,
+            of=self._slot,
+            node=self._own_address(),
+            session=session,
+            user=user,
+            certificate=certificate,
+            host=member.client.link.peer,
+        )
+        link.begins = True
+        far.write(encode_introduction(introduction, nonce, self._homes.secret()))
+        far.write(encode(members.connect(member), ProtocolVersion.V5))
+
+    def _own_address(self) -> str:
+        return str(self._homes.address_of(self._slot))
+
+    async def _keep_told(self, slot: int, members: Members) -> None:
+        """Ask once which sessions a slot has, and tell it from then on which are over."""
+        is_listed = False
+        while True:
+            over = _first_of(members.over_at[slot])
+            if over or not is_listed:
+                try:
+                    found = await self._ask(slot, over)
+                except (OSError, EOFError, ValueError):
+                    pass  # it has no node now, or that knows of another one in this slot
+                else:
+                    for each in over:
+                        members.over_at[slot].pop(each, None)
+                    if not is_listed:
+                        left = members.listed(slot, found)
+                        is_listed = True
+                        if left:
+                            self._confirm(partial(members.over_at[slot].update, dict.fromkeys(left)))
+                    continue
+            await asyncio.sleep(RETRY_S)
+
+    async def _ask(self, slot: int, over: tuple[str, ...]) -> list[str]:
+        """Raises OSError, EOFError, ValueError."""
+        address = self._homes.address_of(slot)
+        if address is None:
+            raise OSError("nobody has the slot")
+        answer: asyncio.Future[list[str]] = asyncio.get_running_loop().create_future()
+        far, nonce = await call_node(address, partial(_Answer, answer))
+        try:
+            asked = MembersAsked(slot=slot, of=self._slot, node=self._own_address(), over=over)
+            far.write(encode_introduction(asked, nonce, self._homes.secret()))
+            async with asyncio.timeout(ANSWER_S):
+                return await answer
+        finally:
+            far.abort()
+
+
+def _first_of(ids: dict[str, None]) -> tuple[str, ...]:
+    """As many as fit into one question, one at least."""
+    found: list[str] = []
+    size = 0
+    for each in ids:
+        size += len(msgspec.json.encode(each)) + ID_BYTES
+        if found and size > OVER_BYTES_MAX:
+            break
+        found.append(each)
+    return tuple(found)
+
+
+class _Answer(NonceReader):
+    """Ids, behind the length of their list."""
+
+    def __init__(self, answer: asyncio.Future[list[str]], nonce: asyncio.Future[bytes]) -> None:
+        super().__init__(nonce)
+        self._answer = answer
+        self._held = b""
+
+    def take(self, data: bytes) -> None:
+        self._held += data
+        end = SIZE_BYTES + int.from_bytes(self._held[:SIZE_BYTES])
+        if len(self._held) < max(SIZE_BYTES, end) or self._answer.done():
+            return
+        try:
+            self._answer.set_result(msgspec.json.decode(self._held[SIZE_BYTES:end], type=list[str]))
+        except msgspec.MsgspecError as error:
+            self._answer.set_exception(ValueError(str(error)))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        if not self._answer.done():
+            self._answer.set_exception(exc or EOFError("it closed the connection"))
+            self._answer.exception()  # nobody may wait for it any more
+
+
+class _MemberLink(NonceReader):
+    """Bytes to packets, and back."""
+
+    def __init__(
+        self, members: Members, member: Member, address: Address, open_links: set[_MemberLink]
+    ) -> None:
+        self.begins = False
+        """Whether the client has been introduced: from then on this link tells of its end."""
+        self._members = members
+        self._member = member
+        self._open = open_links
+        self._decoder = Decoder(Role.CLIENT, version=ProtocolVersion.V5)
+        self._transport: asyncio.Transport | None = None
+        self._out: list[bytes] = []
+        self.slot = member.slot
+        self.address = address
+
+    def awaits(self, nonce: asyncio.Future[bytes]) -> _MemberLink:
+        """What the node begins with."""
+        super().__init__(nonce)
+        return self
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._open.add(self)
+
+    def take(self, data: bytes) -> None:
+        members, member = self._members, self._member
+        for packet in self._decoder.feed(data):
+            if not isinstance(packet, Connack):
+                members.took(member, packet)
+            elif packet.reason_code:
+                text = packet.properties.reason_string if packet.properties is not None else None
+                self._end(f"slot {self.slot} refuses the client: {packet.reason_code:#04x} {text or ''}")
+                self.close()
+            else:
+                members.opened(member, self, packet)
+        if self._decoder.error is not None:
+            self._end(f"slot {self.slot}: {self._decoder.error}")
+            self.close()
+
+    def _end(self, why: str) -> None:
+        if self.begins:
+            self.begins = False
+            self._members.over(self._member, why)
+
+    def send(self, packet: Packet) -> None:
+        """See `cluster.members.FarSide`."""
+        if not self._out:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._out.append(encode(packet, ProtocolVersion.V5))
+
+    def _flush(self) -> None:
+        out, self._out = self._out, []
+        if out and self._transport is not None and not self._transport.is_closing():
+            self._transport.write(b"".join(out))
+
+    def close(self) -> None:
+        """See `cluster.members.FarSide`."""
+        self._flush()
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """At once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._open.discard(self)
+        self._transport = None
+        why = "it closed the connection" if exc is None else str(exc)
+        self._end(f"the node of slot {self.slot}, {self.address}: {why}")
