@@ -16,6 +16,7 @@ from embermq.app.config import load_configuration
 from embermq.app.queue_file import read_queue_file
 from embermq.cli import packaged
 from embermq.cli.main import COMMANDS
+from embermq.cluster.statistics import ClusterStatistics
 from embermq.durability.retention import Pin, RetentionState
 from embermq.edge.clock import ClockStatistics
 from embermq.edge.mqtt_server import ServerStatistics
@@ -186,6 +187,7 @@ def metrics_text() -> str:
             sessions=0,
             sessions_loaded=0,
             sessions_behind=0,
+            cluster=ClusterStatistics(copied=0, delivered=0, refused=0, unsent=0, member_links=0),
             quotas=Quotas(MqttSettings(), Counters()),
             subscriptions=0,
             retained=0,

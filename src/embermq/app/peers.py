@@ -15,7 +15,8 @@ from embermq.app.redis_state import RedisState
 from embermq.app.slots import reader_name, slot_prefix
 from embermq.app.store_addresses import kafka_address
 from embermq.cluster.inflow import Inflow
-from embermq.cluster.members import Member, Members, sessions_of
+from embermq.cluster.members import FarMember, Members, sessions_of
+from embermq.cluster.statistics import ClusterStatistics
 from embermq.edge.member_links import MemberLinks
 from embermq.edge.node_link import Homes
 from embermq.edge.node_messages import Moved, NodeSender
@@ -60,7 +61,7 @@ class Peers:
         broker.state.share = NodeShare(catch_up=self._catch_up, members=self.members)
         self._slot = slot
         self._links: MemberLinks | None = None
-        self._early: list[Member] = []
+        self._early: list[FarMember] = []
         """Those who came before the start."""
         self._post = post
         self._redis = redis
@@ -107,12 +108,22 @@ class Peers:
         """From here on this node's own log tells, after a crash, what it has taken in."""
         return min(self._kept_from.values())
 
+    def statistics(self) -> ClusterStatistics:
+        """A snapshot."""
+        return ClusterStatistics(
+            copied=self.inflow.copies,
+            delivered=self.inflow.delivered,
+            refused=self.inflow.refused,
+            unsent=self._sender.dropped if self._sender is not None else 0,
+            member_links=self.members.links,
+        )
+
     @property
     def failing(self) -> str:
         """Why the log of another slot cannot be read, "" while all can."""
         return next((log.failing for log in self._logs.values() if log.failing), "")
 
-    def _call(self, member: Member) -> None:
+    def _call(self, member: FarMember) -> None:
         if self._links is None:
             self._early.append(member)
         else:

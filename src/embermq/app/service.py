@@ -107,7 +107,9 @@ class BrokerService:
             parts["session_store"] = away or "ok"
         if self._embedded.peers is not None:
             # Told alone: a node that a balancer leaves out would read the others' logs no better.
-            parts["other_slots"] = self._embedded.peers.failing or "ok"
+            refused = self._embedded.peers.statistics().refused
+            lost = f"ok; this node's log has refused {refused} of their messages" if refused else "ok"
+            parts["other_slots"] = self._embedded.peers.failing or lost
         is_missed = is_out and self._settings.pipeline.counts_for_ready
         return Readiness(bool(self.bound) and not failing and not away and not is_missed, parts)
 
@@ -176,6 +178,7 @@ class BrokerService:
                 receipts=self._embedded.log_side.receipts,
                 alerts=self._embedded.alerts.statistics(),
                 queues=self.queues.figures() if self.queues is not None else None,
+                cluster=self._embedded.peers.statistics() if self._embedded.peers is not None else None,
             )
         )
 

@@ -71,7 +71,7 @@ class FarSide(Protocol):
         ...
 
 
-class _Asked(Struct):
+class _Change(Struct):
     """A SUBSCRIBE or UNSUBSCRIBE that waits for its answer."""
 
     packet: Subscribe | Unsubscribe
@@ -79,7 +79,7 @@ class _Asked(Struct):
     answered: Answered
 
 
-class Member(Struct, eq=False):
+class FarMember(Struct, eq=False):
     """One client's link to one slot. `far` is there from its CONNACK on; `sent` are the packet ids of what the client
     has and has not answered, `waiting` is what it has no room for. `asked` is by packet id."""
 
@@ -89,7 +89,7 @@ class Member(Struct, eq=False):
     is_over: bool = False
     sent: set[int] = field(default_factory=set)
     waiting: deque[Publish] = field(default_factory=deque)
-    asked: dict[int, _Asked] = field(default_factory=dict)
+    asked: dict[int, _Change] = field(default_factory=dict)
     last_packet_id: int = 0
     tries: int = 1
 
@@ -100,7 +100,7 @@ class _Client(Struct, eq=False):
     link: Link
     session: Session
     room: int
-    members: dict[int, Member] = field(default_factory=dict)
+    members: dict[int, FarMember] = field(default_factory=dict)
 
     @property
     def is_there(self) -> bool:
@@ -110,7 +110,7 @@ class _Client(Struct, eq=False):
 class Members(GroupMembers):
     """`call` makes a member link: later it calls `opened`, `took` and, once for each call, `over`."""
 
-    def __init__(self, state: BrokerState, slot: int, slots: int, call: Callable[[Member], None]) -> None:
+    def __init__(self, state: BrokerState, slot: int, slots: int, call: Callable[[FarMember], None]) -> None:
         self._state = state
         self._slot = slot
         self._slots = slots
@@ -128,7 +128,7 @@ class Members(GroupMembers):
 
     @property
     def links(self) -> int:
-        """Member links that are there or being made."""
+        """FarMember links that are there or being made."""
         return sum(len(client.members) for client in self._clients.values())
 
     # What clients ask for
@@ -140,26 +140,28 @@ class Members(GroupMembers):
         by_slot: dict[int, list[Subscription]] = {}
         for one in asked:
             by_slot.setdefault(slot_of(one.topic_filter, self._slots), []).append(one)
-        gather = _Gathering(len(by_slot), answered)
+        gather = _AnswersOfSlots(len(by_slot), answered)
         for slot, of_slot in by_slot.items():
             names = tuple(one.topic_filter for one in of_slot)
             packet = Subscribe(1, tuple(of_slot), properties)
-            self._ask(link, slot, _Asked(packet, names, gather.answered))
+            self._ask(link, slot, _Change(packet, names, gather.answered))
 
     def unsubscribe(self, link: Link, names: Sequence[str], answered: Answered) -> None:
         by_slot: dict[int, list[str]] = {}
         for name in names:
             by_slot.setdefault(slot_of(name, self._slots), []).append(name)
-        gather = _Gathering(len(by_slot), answered)
+        gather = _AnswersOfSlots(len(by_slot), answered)
         session = link.session
         for slot, of_slot in by_slot.items():
             is_member = session is not None and session.client_id in self._known[slot]
             if slot in self._listed and not is_member:
                 gather.answered(dict.fromkeys(of_slot, (ReasonCode.NO_SUBSCRIPTION_EXISTED, "")))
             else:
-                self._ask(link, slot, _Asked(Unsubscribe(1, tuple(of_slot)), tuple(of_slot), gather.answered))
+                self._ask(
+                    link, slot, _Change(Unsubscribe(1, tuple(of_slot)), tuple(of_slot), gather.answered)
+                )
 
-    def _ask(self, link: Link, slot: int, asked: _Asked) -> None:
+    def _ask(self, link: Link, slot: int, asked: _Change) -> None:
         member = self._member(link, slot)
         if member is None:
             asked.answered(None)
@@ -171,7 +173,7 @@ class Members(GroupMembers):
         if member.far is not None:
             member.far.send(asked.packet)
 
-    def _member(self, link: Link, slot: int) -> Member | None:
+    def _member(self, link: Link, slot: int) -> FarMember | None:
         """The client's link to a slot, which may be in the making; None for a client that is gone."""
         session = link.session
         client = self._clients.get(link)
@@ -182,7 +184,7 @@ class Members(GroupMembers):
             return None
         member = client.members.get(slot)
         if member is None:
-            member = client.members[slot] = Member(client, slot)
+            member = client.members[slot] = FarMember(client, slot)
             self._call(member)
         return member
 
@@ -234,13 +236,13 @@ class Members(GroupMembers):
 
     # What the link says
 
-    def introduced(self, member: Member) -> tuple[str, str, str]:
+    def introduced(self, member: FarMember) -> tuple[str, str, str]:
         """Who the client is: the id of its session there, its user and the subject of its certificate."""
         session = member.client.session
         principal = session.principal
         return member_id(session.client_id, session.generation), principal.user, principal.certificate
 
-    def connect(self, member: Member) -> Connect:
+    def connect(self, member: FarMember) -> Connect:
         """How a member link begins."""
         client = member.client
         session, link = client.session, client.link
@@ -253,7 +255,7 @@ class Members(GroupMembers):
         name = member_id(session.client_id, session.generation)
         return Connect(name, ProtocolVersion.V5, not session.persistent, properties=properties)
 
-    def opened(self, member: Member, far: FarSide, packet: Connack) -> None:
+    def opened(self, member: FarMember, far: FarSide, packet: Connack) -> None:
         """The other slot has let the client in."""
         self._state.tick.wake()
         if member.is_over:
@@ -269,7 +271,7 @@ class Members(GroupMembers):
         for asked in member.asked.values():
             far.send(asked.packet)
 
-    def took(self, member: Member, packet: Packet) -> None:
+    def took(self, member: FarMember, packet: Packet) -> None:
         """The other slot sends this to the client."""
         self._state.tick.wake()
         client = member.client
@@ -293,7 +295,7 @@ class Members(GroupMembers):
             case Disconnect():
                 self.over(member, f"slot {member.slot} ended it with {packet.reason_code:#04x}")
 
-    def _has_answered(self, member: Member, packet: Suback | Unsuback) -> None:
+    def _has_answered(self, member: FarMember, packet: Suback | Unsuback) -> None:
         asked = member.asked.pop(packet.packet_id, None)
         if asked is None:
             return
@@ -305,7 +307,7 @@ class Members(GroupMembers):
             self._known[member.slot][session.client_id] = session.generation
         asked.answered(answers)
 
-    def over(self, member: Member, why: str) -> None:
+    def over(self, member: FarMember, why: str) -> None:
         """The link has ended, or could not be made; may be called again."""
         self._state.tick.wake()
         if member.is_over:
@@ -322,8 +324,8 @@ class Members(GroupMembers):
             far.close()
         was_asked, member.asked = list(member.asked.values()), {}
         for asked in was_asked:
-            lost: Answers = {name: (ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, why) for name in asked.names}
-            asked.answered(None if far is not None else lost)
+            refusal: tuple[int, str] = (ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, why)
+            asked.answered(None if far is not None else dict.fromkeys(asked.names, refusal))
         if not client.is_there:
             return
         is_known = self._known[member.slot].get(client.session.client_id) == client.session.generation
@@ -335,7 +337,7 @@ class Members(GroupMembers):
             again = partial(self._again, client, member.slot)
             self._state.timers.at(self._state.tick.now_ms + RETRY_MS, again)
 
-    def _call_again(self, member: Member) -> None:
+    def _call_again(self, member: FarMember) -> None:
         if not member.is_over:
             self._call(member)
 
@@ -402,7 +404,7 @@ class Members(GroupMembers):
         self._state.parts_sent += 2 if packet.qos else 1  # it goes in one
 
 
-class _Gathering:
+class _AnswersOfSlots:
     """The answers of several slots to one packet."""
 
     def __init__(self, left: int, then: Answered) -> None:
@@ -419,7 +421,7 @@ class _Gathering:
             self._then(self._answers)
 
 
-def _in_turn(client: _Client) -> Iterator[Member]:
+def _in_turn(client: _Client) -> Iterator[FarMember]:
     """The links with something that waits, one message of each after the other."""
     stuck: set[int] = set()
     while True:

@@ -1,4 +1,4 @@
-"""Member links: connections to the nodes of other slots for clients that are members of their groups."""
+"""FarMember links: connections to the nodes of other slots for clients that are members of their groups."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import cast
 
 import msgspec
 
-from embermq.cluster.members import Member, Members
+from embermq.cluster.members import FarMember, Members
 from embermq.edge.node_link import (
     SIZE_BYTES,
     Homes,
@@ -54,7 +54,7 @@ class MemberLinks:
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(self._keep_told(slot, members)) for slot in self._others]
 
-    def call(self, members: Members, member: Member) -> None:
+    def call(self, members: Members, member: FarMember) -> None:
         """Make a link, which tells `members` what becomes of it."""
         task = asyncio.get_running_loop().create_task(self._call(members, member))
         self._calls.add(task)
@@ -73,7 +73,7 @@ class MemberLinks:
         for link in list(self._open):
             link.close()
 
-    async def _call(self, members: Members, member: Member) -> None:
+    async def _call(self, members: Members, member: FarMember) -> None:
         address = self._homes.address_of(member.slot)
         if address is None:
             members.over(member, f"slot {member.slot} of the cluster has no node now")
@@ -183,7 +183,7 @@ class _MemberLink(NonceReader):
     """Bytes to packets, and back."""
 
     def __init__(
-        self, members: Members, member: Member, address: Address, open_links: set[_MemberLink]
+        self, members: Members, member: FarMember, address: Address, open_links: set[_MemberLink]
     ) -> None:
         self.begins = False
         """Whether the client has been introduced: from then on this link tells of its end."""

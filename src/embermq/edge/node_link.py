@@ -40,8 +40,8 @@ class Messages(Struct, frozen=True, kw_only=True, tag="messages"):
 
 
 class MemberOf(Struct, frozen=True, kw_only=True, tag="member"):
-    """A client of slot `of` that is a member of groups of `slot`, as its `node` has let it in; `session` is the id of its
-    session there."""
+    """A client of slot `of` that is a member of groups of `slot`, as its `node` has let it in; `session` is the id of
+    its session there."""
 
     slot: int
     of: int

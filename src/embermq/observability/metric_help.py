@@ -117,6 +117,12 @@ HELP: dict[str, str] = {
     "session_store_connections": "connections opened to the session store",
     "session_store_resent": "confirmed operations sent again because a server was restarted or replaced",
     "session_store_settling_let_go": "operations not kept for redis.settle_s because of their size",
+    # A cluster with several slots.
+    "cluster_copied": "messages of other slots that got a record in this node's log",
+    "cluster_delivered": "messages of other slots that were delivered without a record here",
+    "cluster_refused": "messages of other slots that this node's log did not take, and kept sessions here have missed",
+    "cluster_unsent": "messages of QoS 0 that did not go to another node, each node counted",
+    "cluster_member_links": "connections to other nodes for members of shared subscriptions",
     # The clock.
     "clock_set": "0 while the wall clock is before the date of the build",
     "clock_offset_seconds": "how far the wall clock is ahead of broker time",

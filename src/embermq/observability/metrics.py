@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector, generate_late
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from embermq.cluster.statistics import ClusterStatistics
 from embermq.durability.retention import RetentionState
 from embermq.edge.clock import ClockStatistics
 from embermq.edge.mqtt_server import ServerStatistics
@@ -59,6 +60,8 @@ class MetricsSnapshot(Struct, frozen=True, kw_only=True):
     alerts: AlertStatistics | None = None
     queues: QueueFigures | None = None
     """None where there are no durable queues."""
+    cluster: ClusterStatistics | None = None
+    """None where no other node serves."""
 
 
 class Metrics(Collector):
@@ -133,6 +136,8 @@ class Metrics(Collector):
             yield from _alerts(snapshot.alerts)
         if snapshot.queues is not None:
             yield from queue_metrics(snapshot.queues)
+        if snapshot.cluster is not None:
+            yield from _cluster(snapshot.cluster)
         if snapshot.retention is not None:
             yield from _retention(snapshot.retention)
         if snapshot.supervisor is not None:
@@ -188,6 +193,19 @@ def _session_store(state: SessionStoreStatistics) -> Iterator[Metric]:
     for name, value in counts.items():
         text = help_of(f"session_store_{name}")
         yield CounterMetricFamily(f"embermq_session_store_{name}", text, value=value)
+
+
+def _cluster(state: ClusterStatistics) -> Iterator[Metric]:
+    counts = {
+        "copied": state.copied,
+        "delivered": state.delivered,
+        "refused": state.refused,
+        "unsent": state.unsent,
+    }
+    for name, value in counts.items():
+        yield CounterMetricFamily(f"embermq_cluster_{name}", help_of(f"cluster_{name}"), value=value)
+    links = help_of("cluster_member_links")
+    yield GaugeMetricFamily("embermq_cluster_member_links", links, value=state.member_links)
 
 
 def _receipts(state: ReceiptStatistics) -> Iterator[Metric]:

@@ -1,8 +1,12 @@
-"""Which packet id of a session was given later."""
+"""Which packet ids a session gives, and which of two was given later."""
 
 import pytest
 
-from embermq.sessions.packet_ids import later_id
+from embermq.model.client_type import ClientType
+from embermq.model.session import SessionRow
+from embermq.mqtt.wire.version import ProtocolVersion
+from embermq.sessions.packet_ids import later_id, next_packet_id, take_packet_id
+from embermq.sessions.session import PACKET_IDS, Session
 
 
 @pytest.mark.parametrize(
@@ -19,3 +23,22 @@ from embermq.sessions.packet_ids import later_id
 )
 def test_the_later_of_two(one: int, other: int, later: int) -> None:
     assert later_id(one, other) == later
+
+
+@pytest.mark.parametrize("step", [1, 2, 3, 16])
+def test_slots_give_different_ids_and_all_of_them(step: int) -> None:
+    given: list[int] = []
+    for rest in range(step):
+        row = SessionRow("c", 1, 1, ClientType.DEVICE, "", ProtocolVersion.V5, 0, True, 0, 0)
+        session = Session(row, persistent=False)
+        session.id_step, session.id_rest = step, rest
+        count = len([one for one in range(1, PACKET_IDS + 1) if one % step == rest])
+        assert count >= PACKET_IDS // step
+        ids = [next_packet_id(session) for _ in range(count)]
+        assert next_packet_id(session) == ids[0]
+        session.last_packet_id = ids[0] + 1  # of a slot that was alone before
+        assert next_packet_id(session) % step == rest
+        assert take_packet_id(session, ids[3]) == ids[3]
+        assert step == 1 or take_packet_id(session, ids[3] + 1) % step == rest
+        given += ids
+    assert sorted(given) == list(range(1, PACKET_IDS + 1))
