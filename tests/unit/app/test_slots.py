@@ -87,8 +87,8 @@ def test_what_another_slot_has_not_read_is_not_dropped_whatever_the_policy_is(
             r"^rules: with cluster.slots of 2, have none",
         ),
         (
-            replace(TWO, queues=BrokerQueueSettings(), pipeline=PipelineSettings(enabled=True)),
-            "set pipeline.enabled and queues.enabled to false",
+            replace(TWO, queues=BrokerQueueSettings()),
+            "set queues.enabled to false",
         ),
     ],
 )
