@@ -57,11 +57,11 @@ def test_nothing_is_lost_or_doubled() -> None:
         demo.kill()
     assert demo.returncode == 0, f"{answer}\n{told}"
     numbers = json.loads(answer)
-    for name, at_least in (("telemetry", 500), ("commands", 100)):
+    for name, at_least in (("telemetry", 100), ("commands", 20)):
         line = numbers[name]
         assert line["sent"] == line["acknowledged"] == line["delivered"] >= at_least, line
         assert (line["lost"], line["duplicated"], line["reordered"]) == (0, 0, 0), line
-    assert numbers["kept_for_office"] > 50  # the office was away for some seconds
+    assert numbers["kept_for_office"] > 5  # the office was away for some seconds
     assert numbers["tunnels"] > 0
     assert numbers["commands_to_offline_vehicles"] > 0
     wait_until(lambda: not left_over(mark), 60, "everything that the demo started is gone")

@@ -90,7 +90,10 @@ class ReturningClient:
             raise AssertionError(f"{self.client_id} ended early")
 
     async def _live(self) -> None:
-        while not self.stopping:
+        task = asyncio.current_task()
+        assert task is not None
+        # wait_for of Python 3.11 forgets that it was cancelled when what it waits for ends at that moment.
+        while not self.stopping and not task.cancelling():
             client = MqttClient(self.client_id, version=self.version, acknowledges=False, keeps=False)
             client.on_packet = partial(self._take_watched, client)
             with suppress(ConnectionEnded, OSError, TimeoutError):

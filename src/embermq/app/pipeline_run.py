@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -60,9 +61,8 @@ async def _run(supervisor: PipelineSupervisor, places: Places) -> int:
         supervisor.note(found)
         for level, text in news.since(supervisor.statistics(), found):
             LOG.log(level, text)
-        try:
-            await asyncio.wait_for(stop.wait(), LOOK_S)
-        except TimeoutError:
-            continue
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LOOK_S):
+                await stop.wait()
     await supervisor.stop()
     return 0

@@ -331,7 +331,8 @@ class TickLoop:
         self._store.hurry()
         self.wake()
         try:
-            await asyncio.wait_for(future, timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await future
         except TimeoutError:
             self._idle_waiters.remove(future)
 

@@ -173,7 +173,9 @@ class PipelineSupervisor:
         assert child is not None
         while True:
             try:
-                code = await asyncio.wait_for(child.wait(), _LOOK_S)
+                # wait_for of Python 3.11 forgets that it was cancelled when the child ends at that moment.
+                async with asyncio.timeout(_LOOK_S):
+                    code = await child.wait()
             except TimeoutError:
                 self._look_at(child.pid)
                 if self._is_to_begin_anew:
@@ -212,7 +214,8 @@ class PipelineSupervisor:
         if child.returncode is None and timeout_s > 0:
             child.terminate()
             with suppress(TimeoutError):
-                await asyncio.wait_for(child.wait(), timeout_s)
+                async with asyncio.timeout(timeout_s):
+                    await child.wait()
         for pid in session_members(child.pid):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

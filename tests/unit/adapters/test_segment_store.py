@@ -407,6 +407,17 @@ def test_the_thread_that_writes_does_not_end_alone(
     assert (ended, answers) == (told, [])
 
 
+def test_a_tick_that_is_written_while_the_log_closes_is_there_at_the_next_start_and_answers_nobody(
+    opened: Callable[[Path], Stores], tmp_path: Path
+) -> None:
+    stores = opened(tmp_path / "log")
+    answers = stores.submit(tick_writes(records=[record(b"x")]))
+    stores.close()
+    stores.posted.get(timeout=ANSWER_S)()
+    assert answers == []
+    assert opened(tmp_path / "log").segments.log_end == 1
+
+
 def test_a_checkpoint_that_another_program_holds_is_said_so(
     opened: Callable[[Path], Stores], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
