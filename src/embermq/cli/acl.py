@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,7 +12,7 @@ from embermq.app.control import NoAnswer
 from embermq.app.errors import UserError
 from embermq.cli.control import running_broker
 from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir, configuration
-from embermq.cli.terminal import shown
+from embermq.cli.terminal import Told, group, shown, tell
 
 if TYPE_CHECKING:
     from embermq.access.authorization.rule_set import Decision, RuleSet
@@ -21,9 +20,7 @@ if TYPE_CHECKING:
 
 EXIT_DENIED = 1
 
-app = typer.Typer(
-    help="Rules: who may publish and subscribe where.", no_args_is_help=True, rich_markup_mode=None
-)
+app = group("Rules: who may publish and subscribe where.")
 RulesFile = Annotated[
     Path | None,
     typer.Option("--rules", metavar="FILE", help="Rules in TOML, instead of authorization.rules."),
@@ -100,25 +97,22 @@ def check(
         decision = rule_set.decide(principal, action, topic)
     about = {"client_id": client_id, "owner": owner} if connect else {}
     _print_answer(decision, action, topic, about, as_json=as_json)
-    raise typer.Exit(0 if decision.allowed else EXIT_DENIED)
 
 
 def _print_answer(
     decision: Decision, action: Action, topic: str, about: dict[str, str | None], *, as_json: bool
 ) -> None:
     """`about` is what else belongs to the question; it holds the client id when there is no topic."""
-    if as_json:
-        found = {
-            "allowed": decision.allowed,
-            "action": str(action),
-            "topic": topic,
-            "rule": str(decision.rule.place) if decision.rule is not None else None,
-            "why": decision.why,
-        }
-        print(json.dumps(found | about, indent=2))
-        return
+    found = {
+        "allowed": decision.allowed,
+        "action": str(action),
+        "topic": topic,
+        "rule": str(decision.rule.place) if decision.rule is not None else None,
+        "why": decision.why,
+    }
     word = "allowed" if decision.allowed else "denied"
-    print(f"{word}: {action} {topic or shown(about['client_id'] or '')}\n  {decision.why}")
+    lines = [f"{word}: {action} {topic or shown(about['client_id'] or '')}", f"  {decision.why}"]
+    tell(Told(found | about, lines, 0 if decision.allowed else EXIT_DENIED), as_json=as_json)
 
 
 def _owner(
@@ -151,16 +145,13 @@ def list_all(
     from embermq.app.rules_told import rule_document
 
     rule_set = _rules(rules, mosquitto_acl, config, assignments)
-    if as_json:
-        found = {
-            "rules": list(map(rule_document, rule_set.rules)),
-            "no_match_allows": rule_set.no_match_allows,
-        }
-        print(json.dumps(found, indent=2))
-        return
-    for rule in rule_set.rules:
-        print(f"{rule.place}: {rule}")
-    print(f"what no rule matches is {'allowed' if rule_set.no_match_allows else 'denied'}")
+    found = {
+        "rules": list(map(rule_document, rule_set.rules)),
+        "no_match_allows": rule_set.no_match_allows,
+    }
+    lines = [f"{rule.place}: {rule}" for rule in rule_set.rules]
+    lines.append(f"what no rule matches is {'allowed' if rule_set.no_match_allows else 'denied'}")
+    tell(Told(found, lines), as_json=as_json)
 
 
 def _asked(

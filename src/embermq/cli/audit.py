@@ -8,17 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from embermq.cli.options import (
-    AsJson,
-    Assignments,
-    ConfigFile,
-    DataDir,
-    End,
-    Into,
-    Start,
-    Tasks,
-    configuration,
-)
+from embermq.app.config import Settings
+from embermq.cli.options import AsJson, End, Into, Start, Tasks, with_settings
 from embermq.cli.terminal import print_report, shown, table
 
 if TYPE_CHECKING:
@@ -28,7 +19,9 @@ EXIT_DIFFERENCES = 3
 SHOWN = 20
 
 
+@with_settings
 def command(
+    settings: Settings,
     *,
     start: Start = "earliest",
     end: End = "",
@@ -47,9 +40,6 @@ def command(
         ),
     ] = None,
     tasks: Tasks = 0,
-    data_dir: DataDir = None,
-    config: ConfigFile = None,
-    assignments: Assignments = None,
     as_json: AsJson = False,
 ) -> None:
     """Compare what was accepted with what became of it. Nothing is changed; the broker may be running. The report is a
@@ -57,7 +47,6 @@ def command(
     from embermq.app import audit
     from embermq.cli.message_bar import job_told
 
-    settings = configuration(config, assignments, data_dir).settings
     if verify is not None:
         _verify(verify, key or Path(settings.data_dir) / audit.PUBLIC_KEY, as_json=as_json)
         return

@@ -8,22 +8,20 @@ from typing import Annotated
 
 import typer
 
+from embermq.app.config import Settings
 from embermq.app.settings import SQLITE, StoreSettings
-from embermq.cli.options import Assignments, ConfigFile, DataDir, configuration
+from embermq.cli.options import with_settings
 
 
+@with_settings
 def command(
+    settings: Settings,
     target: Annotated[Path, typer.Argument(metavar="TO", help="A directory that is new or empty.")],
-    *,
-    data_dir: DataDir = None,
-    config: ConfigFile = None,
-    assignments: Assignments = None,
 ) -> None:
     """Copy the data directory as it is now. The broker may be running."""
     from embermq.app.backup import make_backup
     from embermq.cli.byte_bar import ByteBar
 
-    settings = configuration(config, assignments, data_dir).settings
     directory = Path(settings.data_dir)
     with ByteBar() as bar:
         made = make_backup(directory, target, bar.show)

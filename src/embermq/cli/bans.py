@@ -11,12 +11,10 @@ import typer
 from embermq.admin import access_operations as ops
 from embermq.admin.ban_values import BanAsked, BanPut, BanView
 from embermq.app.control import ControlClient
-from embermq.cli.control import Told, broker_command
-from embermq.cli.terminal import shown, table
+from embermq.cli.control import broker_command
+from embermq.cli.terminal import Told, group, shown, table
 
-app = typer.Typer(
-    help="Bans of client ids, users and addresses.", no_args_is_help=True, rich_markup_mode=None
-)
+app = group("Bans of client ids, users and addresses.")
 
 
 class KindOption(StrEnum):

@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(
-    help="Certificates of an own authority: server, client.", no_args_is_help=True, rich_markup_mode=None
-)
+from embermq.cli.terminal import group
+
+app = group("Certificates of an own authority: server, client.")
 
 Folder = Annotated[
     Path, typer.Option("--folder", metavar="DIRECTORY", help="Where authority and certificates are.")
@@ -18,11 +18,6 @@ Folder = Annotated[
 Days = Annotated[int, typer.Option("--days", min=1, max=3_650, help="How long the certificate holds.")]
 Replace = Annotated[bool, typer.Option("--replace", help="Make another one in place of one that is there.")]
 _FOLDER, _DAYS = Path("embermq-certs"), 825
-
-
-@app.callback()
-def certs() -> None:
-    """Certificates of an own authority: server, client."""
 
 
 @app.command("server")

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import typer
-
-from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir, configuration
-from embermq.cli.terminal import print_json, table
+from embermq.app.config import Settings
+from embermq.cli.options import with_settings
+from embermq.cli.terminal import Told, table
 
 LOST = 3
 HEADINGS = ("store", "state", "")
 NAMES = 3
 
 
-def command(
-    *,
-    data_dir: DataDir = None,
-    config: ConfigFile = None,
-    assignments: Assignments = None,
-    as_json: AsJson = False,
-) -> None:
+@with_settings
+def command(settings: Settings) -> Told:
     """Check that restored stores belong together. Changes nothing.
 
     Looks at the data directory, Kafka, Redis and the SQL server, before the broker starts on them. Ends with 3 when
@@ -26,11 +20,6 @@ def command(
     """
     from embermq.app.stores_check import check_stores
 
-    found = check_stores(configuration(config, assignments, data_dir).settings)
-    if as_json:
-        print_json(found)
-    else:
-        for line in table([HEADINGS, *((one.store, one.state, one.text) for one in found)], names=NAMES):
-            print(line.rstrip())
-    if any(one.state == "lost" for one in found):
-        raise typer.Exit(LOST)
+    found = check_stores(settings)
+    lines = table([HEADINGS, *((one.store, one.state, one.text) for one in found)], names=NAMES)
+    return Told(found, lines, LOST if any(one.state == "lost" for one in found) else 0)

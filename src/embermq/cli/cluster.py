@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import msgspec
-import typer
 
 from embermq.admin import operations as ops
 from embermq.app.control import ControlClient
-from embermq.cli.control import Told, broker_command
-from embermq.cli.terminal import shown, table
+from embermq.cli.control import broker_command
+from embermq.cli.terminal import Told, group, shown, table
 from embermq.ports.membership import ClusterView, NodeView
 
 HEADINGS = ("node", "host", "version", "started", "slots", "epoch", "lease")
 NAMES = 5
 
-app = typer.Typer(help="The cluster of a broker.", no_args_is_help=True, rich_markup_mode=None)
-
-
-@app.callback()
-def cluster() -> None:
-    """Keep `status` a command of its own."""
+app = group("The cluster of a broker.")
 
 
 @broker_command(app, "status")

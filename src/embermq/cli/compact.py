@@ -7,23 +7,23 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from embermq.app.config import Settings
 from embermq.app.errors import UserError
-from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir, Tasks, configuration
+from embermq.cli.options import AsJson, Tasks, with_settings
 from embermq.cli.terminal import print_report
 
 if TYPE_CHECKING:
     from embermq.pipeline.jobs.compact import CompactionReport
 
 
+@with_settings
 def command(
+    settings: Settings,
     *,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what there is and would be deleted, change nothing.")
     ] = False,
     tasks: Tasks = 0,
-    data_dir: DataDir = None,
-    config: ConfigFile = None,
-    assignments: Assignments = None,
     as_json: AsJson = False,
 ) -> None:
     """Put the lake in order. It merges files and deletes what is too old, as a running pipeline does by itself."""
@@ -32,7 +32,6 @@ def command(
     from embermq.pipeline.jobs.compact import compact
     from embermq.pipeline.places import Places
 
-    settings = configuration(config, assignments, data_dir).settings
     places = Places(Path(settings.data_dir).absolute())
     if not places.lake_ledger.is_file():
         raise UserError(f"{places.data_dir} has no lake; name the broker's data directory with --data-dir")

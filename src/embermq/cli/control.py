@@ -2,36 +2,17 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import typer
 
 from embermq.app.control import ControlClient, RemoteClient
 from embermq.app.errors import OptionError
-from embermq.cli.options import (
-    AsJson,
-    Assignments,
-    CaFile,
-    ConfigFile,
-    DataDir,
-    ProfileName,
-    TokenOf,
-    Url,
-    configuration,
-)
+from embermq.cli.options import CaFile, ProfileName, TokenOf, Url, configuration, offer
 from embermq.cli.profiles import reached
-from embermq.cli.terminal import print_json
-
-
-class Told(NamedTuple):
-    """What a command has found: for `--json`, and in lines for people."""
-
-    found: object
-    lines: Iterable[str]
-
+from embermq.cli.terminal import Told, tell
 
 Do = TypeVar("Do", bound=Callable[..., Any])
 
@@ -66,8 +47,6 @@ def broker_command(app: typer.Typer, name: str) -> Callable[[Do], Do]:
     when it returns Told; else it returns lines."""
 
     def register(do: Do) -> Do:
-        own = inspect.signature(do, eval_str=True)
-        has_json = own.return_annotation is Told
 
         def run(
             *,
@@ -84,32 +63,10 @@ def broker_command(app: typer.Typer, name: str) -> Callable[[Do], Do]:
             here = broker_elsewhere(profile, url, token_file, ca_file)
             with here or running_broker(data_dir, config, assignments) as broker:
                 told = do(broker, **given)
-            if as_json:
-                print_json(told.found)
-                return
-            for line in told.lines if has_json else told:
-                print(line)
+            tell(told if isinstance(told, Told) else Told(None, told), as_json=as_json)
 
-        options: dict[str, tuple[Any, object]] = {
-            "data_dir": (DataDir, None),
-            "config": (ConfigFile, None),
-            "assignments": (Assignments, None),
-            "url": (Url, None),
-            "profile": (ProfileName, None),
-            "token_file": (TokenOf, None),
-            "ca_file": (CaFile, None),
-        }
-        if has_json:
-            options["as_json"] = (AsJson, False)
-        parameters = [each.replace(kind=each.KEYWORD_ONLY) for each in own.parameters.values()][1:]
-        parameters += [
-            inspect.Parameter(each, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
-            for each, (kind, default) in options.items()
-        ]
-        run.__signature__ = own.replace(parameters=parameters, return_annotation=None)  # type: ignore[attr-defined]
-        run.__annotations__ = {each.name: each.annotation for each in parameters}
-        run.__doc__ = do.__doc__
-        app.command(name)(run)
+        finders = {"url": Url, "profile": ProfileName, "token_file": TokenOf, "ca_file": CaFile}
+        app.command(name)(offer(run, do, {each: (kind, None) for each, kind in finders.items()}))
         return do
 
     return register

@@ -11,9 +11,9 @@ import typer
 from embermq.admin import operations as ops
 from embermq.app.control import ControlClient
 from embermq.app.errors import OptionError, UserError
-from embermq.cli.control import Told, broker_command
+from embermq.cli.control import broker_command
 from embermq.cli.options import finite
-from embermq.cli.terminal import shown, table
+from embermq.cli.terminal import Told, group, shown, table
 
 PAGE = 1_000
 RETRIED_AT_ONCE = 100_000
@@ -22,7 +22,7 @@ EXIT_SOME_STAY = 3
 """Everything went well, but some dead letters were left where they are."""
 NAMED_MAX = 10
 
-app = typer.Typer(help="Dead letters of a queue: list, retry.", no_args_is_help=True, rich_markup_mode=None)
+app = group("Dead letters of a queue: list, retry.")
 
 Name = Annotated[str, typer.Argument(help="The queue they come from, or the one they are in.")]
 Group = Annotated[str, typer.Option("--group", help="Only those of this consumer group.")]

@@ -10,30 +10,21 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir, configuration
-from embermq.cli.terminal import shown
+from embermq.app.config import Settings
+from embermq.cli.options import AsJson, with_settings
+from embermq.cli.terminal import group, shown
 
 if TYPE_CHECKING:
     from embermq.app.log_look import FileReport, ShownRecord
 
 EXIT_DAMAGED = 3
 
-app = typer.Typer(help="The embedded message log: verify, show.", no_args_is_help=True, rich_markup_mode=None)
-
-
-@app.callback()
-def log() -> None:
-    """The embedded message log: verify, show."""
+app = group("The embedded message log: verify, show.")
 
 
 @app.command("verify")
-def verify(
-    *,
-    data_dir: DataDir = None,
-    config: ConfigFile = None,
-    assignments: Assignments = None,
-    as_json: AsJson = False,
-) -> None:
+@with_settings
+def verify(settings: Settings, *, as_json: AsJson = False) -> None:
     """Read the whole log and compare every checksum. The broker may run. Exit code 3 when something is damaged.
 
     One line a file; with --json one object a line.
@@ -41,7 +32,7 @@ def verify(
     from embermq.app.log_look import verify_log
 
     damaged = 0
-    for report in verify_log(_data_dir(config, assignments, data_dir)):
+    for report in verify_log(Path(settings.data_dir)):
         print(msgspec.json.encode(report).decode() if as_json else _file_line(report))
         damaged += len(report.damage)
     if damaged:
@@ -49,25 +40,20 @@ def verify(
 
 
 @app.command("show")
+@with_settings
 def show(
+    settings: Settings,
     *,
     from_offset: Annotated[int, typer.Option("--from", min=0, help="Begin at this offset.")] = 0,
     limit: Annotated[int, typer.Option("--limit", min=1, max=1_000_000, help="At most this many.")] = 100,
-    data_dir: DataDir = None,
-    config: ConfigFile = None,
-    assignments: Assignments = None,
     as_json: AsJson = False,
 ) -> None:
     """List records of the log: offset, time, QoS, size, topic and publisher; payloads are not shown."""
     from embermq.app.log_look import read_log
 
-    entries = read_log(_data_dir(config, assignments, data_dir), from_offset)
+    entries = read_log(Path(settings.data_dir), from_offset)
     for entry in islice(entries, limit):
         print(_as_json(entry) if as_json else _entry_line(entry))
-
-
-def _data_dir(config: Path | None, assignments: list[str] | None, data_dir: str | None) -> Path:
-    return Path(configuration(config, assignments, data_dir).settings.data_dir)
 
 
 def _file_line(report: FileReport) -> str:

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
+from embermq.app.config import Settings
 from embermq.app.errors import OptionError
-from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir, configuration, finite
-from embermq.cli.terminal import shown
+from embermq.cli.options import AsJson, finite, with_settings
+from embermq.cli.terminal import group, shown
 
 if TYPE_CHECKING:
-    from embermq.app.config import Settings
     from embermq.ports.message_store import MessageStore, StoredMessage
 
 PAGE = 500
@@ -28,16 +28,13 @@ BEFORE_ALL = -1
 MS_PER_HOUR = 3_600_000
 HOURS_MAX = 10_000_000
 
-app = typer.Typer(help="The message store: show, prune.", no_args_is_help=True, rich_markup_mode=None)
-
-
-@app.callback()
-def messages() -> None:
-    """The message store: show, prune."""
+app = group("The message store: show, prune.")
 
 
 @app.command("show")
+@with_settings
 def show(
+    settings: Settings,
     *,
     topic: Annotated[str, typer.Option("--topic", help="A topic, without wildcards.")],
     after: Annotated[
@@ -47,9 +44,6 @@ def show(
     raw: Annotated[
         bool, typer.Option("--raw", help="Print the payloads alone, one after the other, as they came.")
     ] = False,
-    data_dir: DataDir = None,
-    config: ConfigFile = None,
-    assignments: Assignments = None,
     as_json: AsJson = False,
 ) -> None:
     """Show archived messages of a topic. QoS 1 and 2, in log order, from the archive that the pipeline fills.
@@ -59,7 +53,7 @@ def show(
     if "#" in topic or "+" in topic:
         raise OptionError(f"{shown(topic)!r} has wildcards; the messages of one topic are shown")
     is_any = False
-    with _store(configuration(config, assignments, data_dir).settings) as store:
+    with _store(settings) as store:
         for found in _range(store, topic, after, limit):
             is_any = True
             if raw:
@@ -75,7 +69,9 @@ def show(
 
 
 @app.command("prune")
+@with_settings
 def prune(
+    settings: Settings,
     *,
     older_than_hours: Annotated[
         float,
@@ -89,16 +85,13 @@ def prune(
         ),
     ],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Count them, delete nothing.")] = False,
-    data_dir: DataDir = None,
-    config: ConfigFile = None,
-    assignments: Assignments = None,
     as_json: AsJson = False,
 ) -> None:
     """Delete archived messages that are older, a few thousand at a time. The broker may be running."""
     from embermq.cli.message_bar import MessageBar
 
     before_ms = round(time.time() * 1000 - older_than_hours * MS_PER_HOUR)
-    with _store(configuration(config, assignments, data_dir).settings) as store:
+    with _store(settings) as store:
         found = store.count_older(before_ms)
         deleted = 0
         with MessageBar() as bar:

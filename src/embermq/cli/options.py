@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import os
+from collections.abc import Callable, Mapping
+from inspect import Parameter
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from embermq.app.config import Configuration, load_configuration
+from embermq.cli.terminal import Told, tell
 
 
 def finite(number: float | None) -> float | None:
@@ -102,3 +106,48 @@ def configuration(
     return load_configuration(
         config_file=config_file, environment=os.environ, assignments=assignments or (), options=options
     )
+
+
+def with_settings(do: Callable[..., Told | None]) -> Callable[..., None]:
+    """A command whose first parameter is the settings in force. It has the options that choose them, and `--json` when
+    it returns Told."""
+
+    def run(
+        *,
+        data_dir: str | None,
+        config: Path | None,
+        assignments: list[str] | None,
+        **given: Any,
+    ) -> None:
+        as_json = given.pop("as_json") if has_json else False
+        told = do(configuration(config, assignments, data_dir).settings, **given)
+        if told is not None:
+            tell(told, as_json=as_json)
+
+    has_json = inspect.signature(do, eval_str=True).return_annotation is Told
+    return offer(run, do, {})
+
+
+def offer(
+    run: Callable[..., None], do: Callable[..., Any], more: Mapping[str, tuple[Any, object]]
+) -> Callable[..., None]:
+    """Show `run` to the command line as `do` without its first parameter. It has the options that choose the settings,
+    `more` by kind and default, and `--json` when `do` returns Told."""
+    own = inspect.signature(do, eval_str=True)
+    options: dict[str, tuple[Any, object]] = {
+        "data_dir": (DataDir, None),
+        "config": (ConfigFile, None),
+        "assignments": (Assignments, None),
+        **more,
+    }
+    if own.return_annotation is Told:
+        options["as_json"] = (AsJson, False)
+    parameters = [each.replace(kind=each.KEYWORD_ONLY) for each in own.parameters.values()][1:]
+    parameters += [
+        Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+        for name, (kind, default) in options.items()
+    ]
+    run.__signature__ = own.replace(parameters=parameters, return_annotation=None)  # type: ignore[attr-defined]
+    run.__annotations__ = {each.name: each.annotation for each in parameters}
+    run.__doc__ = do.__doc__
+    return run

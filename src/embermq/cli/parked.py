@@ -12,15 +12,11 @@ import typer
 from embermq.admin import operations as ops
 from embermq.app.control import ControlClient
 from embermq.app.errors import OptionError
-from embermq.cli.control import Told, broker_command
+from embermq.cli.control import broker_command
 from embermq.cli.options import Yes
-from embermq.cli.terminal import confirm, shown, table
+from embermq.cli.terminal import Told, confirm, group, shown, table
 
-app = typer.Typer(
-    help="Parked messages of applications: list, show, redrive, delete.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+app = group("Parked messages of applications: list, show, redrive, delete.")
 
 ClientId = Annotated[str, typer.Argument(help="The client's id.")]
 Number = Annotated[int, typer.Argument(min=1, help="The message's number, as list shows it.")]

@@ -9,19 +9,20 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
+from embermq.app.config import Settings
 from embermq.app.errors import UserError
 from embermq.app.settings import SQLITE
 from embermq.cli.audit import command as audit
 from embermq.cli.compact import command as compact
 from embermq.cli.fetch_jars import command as fetch_jars
-from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir, configuration
+from embermq.cli.options import Assignments, ConfigFile, DataDir, configuration, with_settings
 from embermq.cli.packaged import PIPELINE_COMMANDS, add_packaged
 from embermq.cli.redrive import command as redrive
 from embermq.cli.rejected import app as rejected
 from embermq.cli.replay import command as replay
 from embermq.cli.report import command as report
 from embermq.cli.submit import command as submit
-from embermq.cli.terminal import print_json, table
+from embermq.cli.terminal import Told, group, table
 
 if TYPE_CHECKING:
     from embermq.pipeline.status import PipelineStatus, QueryStatus
@@ -30,18 +31,7 @@ HEADINGS = ("query", "state", "position", "behind", "behind for", "last batch", 
 NAMES = 2
 """The first columns are names, to the left; the others are numbers, to the right."""
 
-app = typer.Typer(
-    help="The Spark pipeline and its jobs.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
-
-
-@app.callback()
-def pipeline() -> None:
-    """The Spark pipeline and its jobs."""
-
-
+app = group("The Spark pipeline and its jobs.")
 add_packaged(app, PIPELINE_COMMANDS)
 app.command("audit")(audit)
 app.command("fetch-jars")(fetch_jars)
@@ -72,37 +62,29 @@ def start(
 
 
 @app.command("resume")
+@with_settings
 def resume(
+    settings: Settings,
     query: Annotated[str, typer.Argument(metavar="QUERY", help="archive, lake, traffic or rule:NAME.")],
-    *,
-    data_dir: DataDir = None,
-    config: ConfigFile = None,
-    assignments: Assignments = None,
 ) -> None:
     """Let a paused query go on. It reads from where it was, or from the oldest record that is still in the log."""
     from embermq.pipeline.paused import resume_query
 
-    directory = Path(configuration(config, assignments, data_dir).settings.data_dir)
+    directory = Path(settings.data_dir)
     if not resume_query(directory, query):
         raise UserError(f"{query} is not paused in {directory}; embermq pipeline status shows the queries")
     print(f"{query} goes on within a second of the pipeline")
 
 
 @app.command("status")
-def status(
-    *,
-    data_dir: DataDir = None,
-    config: ConfigFile = None,
-    assignments: Assignments = None,
-    as_json: AsJson = False,
-) -> None:
+@with_settings
+def status(settings: Settings) -> Told:
     """Show what every query does. State, position, lag, last batch and last error, also when the pipeline is down."""
     from embermq.app.pipeline_side import look_at_log
     from embermq.app.slots import noted_slot
     from embermq.pipeline.errors import PipelineError
     from embermq.pipeline.status import read_status
 
-    settings = configuration(config, assignments, data_dir).settings
     directory = Path(settings.data_dir)
     if settings.stores.log == SQLITE and not (directory / "broker.db").is_file():
         raise UserError(f"{directory} is not the data directory of a broker; name it with --data-dir")
@@ -113,20 +95,11 @@ def status(
     found = read_status(directory, None, look)
     if problem:
         found = msgspec.structs.replace(found, warnings=(*found.warnings, problem))
-    if as_json:
-        print_json(found)
-        return
-    for name, text in _summary(found):
-        print(f"{name:<9} {text}")
+    lines = [f"{name:<9} {text}" for name, text in _summary(found)]
     if found.queries:
-        print()
-        for line in table([HEADINGS, *map(_cells, found.queries)], names=NAMES):
-            print(line)
-    for query in found.queries:
-        if query.last_error:
-            print(f"\n{query.name}, last error: {query.last_error}")
-    for warning in found.warnings:
-        print(f"\nwarning: {warning}")
+        lines += ["", *table([HEADINGS, *map(_cells, found.queries)], names=NAMES)]
+    lines += [f"\n{one.name}, last error: {one.last_error}" for one in found.queries if one.last_error]
+    return Told(found, [*lines, *(f"\nwarning: {warning}" for warning in found.warnings)])
 
 
 def _summary(found: PipelineStatus) -> list[tuple[str, str]]:

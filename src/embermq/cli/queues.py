@@ -14,20 +14,16 @@ from embermq.admin import operations as ops
 from embermq.app.control import ControlClient
 from embermq.app.errors import IsThere, OptionError, UserError
 from embermq.cli import dead_letters
-from embermq.cli.control import Told, broker_command
+from embermq.cli.control import broker_command
 from embermq.cli.options import Yes
 from embermq.cli.queue_groups import consumer_lines, group_lines
-from embermq.cli.terminal import confirm, shown, table
+from embermq.cli.terminal import Told, confirm, group, shown, table
 
 PAGE = 1_000
 SETTINGS_BYTES_MAX = 64 * 1024
 HEADINGS = ("queue", "ordering", "depth", "in flight", "backoff", "groups", "consumers", "oldest s")
 
-app = typer.Typer(
-    help="Durable queues and their dead letters.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+app = group("Durable queues and their dead letters.")
 app.add_typer(dead_letters.app, name="dlq")
 
 Name = Annotated[str, typer.Argument(help="The queue: what comes after $queue/ in the topic.")]

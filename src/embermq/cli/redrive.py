@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from embermq.app.config import Settings
 from embermq.cli.dead_letters import EXIT_SOME_STAY, about_crowded, about_orphaned
-from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir, Tasks, configuration, finite
+from embermq.cli.options import AsJson, Tasks, finite, with_settings
 from embermq.cli.terminal import print_report, shown, table
 
 if TYPE_CHECKING:
@@ -16,7 +17,9 @@ if TYPE_CHECKING:
 EXIT_INTERRUPTED = 130
 
 
+@with_settings
 def command(
+    settings: Settings,
     *,
     queue: Annotated[
         str,
@@ -38,9 +41,6 @@ def command(
         bool, typer.Option("--dry-run", help="Count them, show some of each reason, change nothing.")
     ] = False,
     tasks: Tasks = 0,
-    data_dir: DataDir = None,
-    config: ConfigFile = None,
-    assignments: Assignments = None,
     as_json: AsJson = False,
 ) -> None:
     """Put dead letters back in bulk. They have no attempts then, and go to the groups that failed them. The broker
@@ -48,7 +48,6 @@ def command(
     from embermq.app.redrive import RedriveOrder, run_redrive
     from embermq.cli.message_bar import job_told
 
-    settings = configuration(config, assignments, data_dir).settings
     order = RedriveOrder(queue=queue, wanted=wanted, rate=rate, dry_run=dry_run, tasks=tasks)
     with job_told("dead letters", as_json=as_json) as (progress, notice):
         report = run_redrive(order, settings, progress, notice)

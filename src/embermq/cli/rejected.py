@@ -9,20 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
+from embermq.app.config import Settings
 from embermq.app.errors import UserError
 from embermq.app.settings import SQLITE
-from embermq.cli.options import (
-    AsJson,
-    Assignments,
-    ConfigFile,
-    DataDir,
-    Rate,
-    ToQueue,
-    ToTopic,
-    configuration,
-)
+from embermq.cli.options import AsJson, Rate, ToQueue, ToTopic, with_settings
 from embermq.cli.replay import EXIT_INTERRUPTED, EXIT_SOME_LEFT, RATE
-from embermq.cli.terminal import print_report, shown, table
+from embermq.cli.terminal import group, print_report, shown, table
 
 if TYPE_CHECKING:
     from embermq.app.rejected_retry import RetryReport
@@ -33,30 +25,20 @@ LOOKED_AT = 100_000
 NOTHING = "nothing was rejected"
 HEADINGS = ("first", "last", "newest", "records", "bytes")
 
-app = typer.Typer(
-    help="Records that dispatch has rejected: list, reasons, retry.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
-
-
-@app.callback()
-def rejected() -> None:
-    """Records that dispatch has rejected: list, reasons, retry."""
+app = group("Records that dispatch has rejected: list, reasons, retry.")
 
 
 @app.command("list")
+@with_settings
 def rejected_list(
+    settings: Settings,
     *,
     limit: Annotated[int, typer.Option("--limit", min=1, max=100_000, help="The newest so many.")] = LIMIT,
-    data_dir: DataDir = None,
-    config: ConfigFile = None,
-    assignments: Assignments = None,
     as_json: AsJson = False,
 ) -> None:
     """List what was rejected, with position and reason, the newest last. The pipeline may run; --json prints one object
     a line."""
-    found = _newest(limit, config, assignments, data_dir)
+    found = _newest(settings, limit)
     for one in found:
         if as_json:
             print(msgspec.json.encode(one).decode())
@@ -69,21 +51,20 @@ def rejected_list(
 
 
 @app.command("reasons")
+@with_settings
 def rejected_reasons(
+    settings: Settings,
     *,
     limit: Annotated[
         int, typer.Option("--limit", min=1, max=LOOKED_AT, help="Of the newest so many.")
     ] = LOOKED_AT,
-    data_dir: DataDir = None,
-    config: ConfigFile = None,
-    assignments: Assignments = None,
     as_json: AsJson = False,
 ) -> None:
     """Count what was rejected by reason, the most frequent first. Numbers in a reason count as one; --json prints one
     object a line."""
     from embermq.pipeline.rejected import by_reason
 
-    found = by_reason(_newest(limit, config, assignments, data_dir))
+    found = by_reason(_newest(settings, limit))
     if as_json:
         for one in found:
             print(msgspec.json.encode(one).decode())
@@ -102,7 +83,9 @@ def rejected_reasons(
 
 
 @app.command("retry")
+@with_settings
 def rejected_retry(
+    settings: Settings,
     *,
     reason: Annotated[
         str, typer.Option("--reason", metavar="TEXT", help="Only those with this in their reason.")
@@ -115,9 +98,6 @@ def rejected_retry(
     rate: Rate = RATE,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Count them, change nothing.")] = False,
     anew: Annotated[bool, typer.Option("--again", help="Also what was put back before.")] = False,
-    data_dir: DataDir = None,
-    config: ConfigFile = None,
-    assignments: Assignments = None,
     as_json: AsJson = False,
 ) -> None:
     """Put back what can be read by now: to the applications that it was for, unless --topic or --queue says otherwise.
@@ -126,7 +106,6 @@ def rejected_retry(
     from embermq.app.replay_target import ReplayTarget
     from embermq.cli.message_bar import job_told
 
-    settings = configuration(config, assignments, data_dir).settings
     target = ReplayTarget(client=client, topic=topic, queue=queue) if client or topic or queue else None
     order = RetryOrder(reason=reason, target=target, rate=rate, dry_run=dry_run, anew=anew)
     with job_told("records", as_json=as_json) as (progress, notice):
@@ -167,14 +146,11 @@ def lines_of(report: RetryReport) -> list[str]:
     return lines
 
 
-def _newest(
-    limit: int, config: Path | None, assignments: list[str] | None, data_dir: str | None
-) -> list[RejectedRecord]:
+def _newest(settings: Settings, limit: int) -> list[RejectedRecord]:
     from embermq.app.pipeline_side import rejected_records
     from embermq.app.slots import noted_slot
     from embermq.pipeline.errors import PipelineError
 
-    settings = configuration(config, assignments, data_dir).settings
     if not Path(settings.data_dir).is_dir() and settings.stores.log == SQLITE:
         raise UserError(f"{settings.data_dir} is not the data directory of a broker; name it with --data-dir")
     try:

@@ -6,20 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from embermq.app.config import Settings
 from embermq.app.log_place import told_position
-from embermq.cli.options import (
-    AsJson,
-    Assignments,
-    ConfigFile,
-    DataDir,
-    End,
-    Rate,
-    Start,
-    Tasks,
-    ToQueue,
-    ToTopic,
-    configuration,
-)
+from embermq.cli.options import AsJson, End, Rate, Start, Tasks, ToQueue, ToTopic, with_settings
 from embermq.cli.terminal import print_report, shown, table
 
 if TYPE_CHECKING:
@@ -30,7 +19,9 @@ EXIT_SOME_LEFT = 3
 EXIT_INTERRUPTED = 130
 
 
+@with_settings
 def command(
+    settings: Settings,
     *,
     start: Start,
     end: End = "",
@@ -48,9 +39,6 @@ def command(
         bool, typer.Option("--again", help="Once more from the start, although it was begun or done before.")
     ] = False,
     tasks: Tasks = 0,
-    data_dir: DataDir = None,
-    config: ConfigFile = None,
-    assignments: Assignments = None,
     as_json: AsJson = False,
 ) -> None:
     """Replay messages of the log or the lake. The broker has to be running. Interrupted or killed, the same command
@@ -58,7 +46,6 @@ def command(
     from embermq.app.replay import ReplayOrder, ReplayWords, run_replay
     from embermq.cli.message_bar import job_told
 
-    settings = configuration(config, assignments, data_dir).settings
     words = ReplayWords(
         start=start, end=end, topic_filter=topic_filter, client=client, topic=topic, queue=queue
     )

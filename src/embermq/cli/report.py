@@ -6,17 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from embermq.cli.options import (
-    AsJson,
-    Assignments,
-    ConfigFile,
-    DataDir,
-    End,
-    Into,
-    Start,
-    Tasks,
-    configuration,
-)
+from embermq.app.config import Settings
+from embermq.cli.options import AsJson, End, Into, Start, Tasks, with_settings
 from embermq.cli.terminal import print_report, shown, table
 
 if TYPE_CHECKING:
@@ -25,7 +16,9 @@ if TYPE_CHECKING:
 SHOWN = 10
 
 
+@with_settings
 def command(
+    settings: Settings,
     *,
     start: Start = "earliest",
     end: End = "",
@@ -34,9 +27,6 @@ def command(
         bool, typer.Option("--dry-run", help="The figures alone, and write no report.")
     ] = False,
     tasks: Tasks = 0,
-    data_dir: DataDir = None,
-    config: ConfigFile = None,
-    assignments: Assignments = None,
     as_json: AsJson = False,
 ) -> None:
     """Report on traffic, clients, sizes, latencies and dead letters. Nothing is changed; the broker may be running. The
@@ -44,7 +34,6 @@ def command(
     from embermq.app.report import ReportOrder, run_report_of
     from embermq.cli.message_bar import job_told
 
-    settings = configuration(config, assignments, data_dir).settings
     order = ReportOrder(start=start, end=end, into=into, dry_run=dry_run, tasks=tasks)
     with job_told("steps", as_json=as_json) as (progress, _):
         done = run_report_of(order, settings, progress)

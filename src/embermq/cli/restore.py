@@ -7,21 +7,20 @@ from typing import Annotated
 
 import typer
 
-from embermq.cli.options import Assignments, ConfigFile, DataDir, configuration
+from embermq.app.config import Settings
+from embermq.cli.options import with_settings
 
 
+@with_settings
 def command(
+    settings: Settings,
     source: Annotated[Path, typer.Argument(metavar="FROM", help="A directory that embermq backup has made.")],
-    *,
-    data_dir: DataDir = None,
-    config: ConfigFile = None,
-    assignments: Assignments = None,
 ) -> None:
     """Make a data directory from a backup. --data-dir names it, and it has to be new or empty."""
     from embermq.app.backup import restore_backup
     from embermq.cli.byte_bar import ByteBar
 
-    directory = Path(configuration(config, assignments, data_dir).settings.data_dir)
+    directory = Path(settings.data_dir)
     with ByteBar() as bar:
         found = restore_backup(source, directory, bar.show)
     print(f"{directory}: restored as of {found.created}: {found}")

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir, Tasks, configuration
-from embermq.cli.terminal import print_json, shown, table
+from embermq.app.config import Settings
+from embermq.cli.options import Tasks, with_settings
+from embermq.cli.terminal import Told, group, shown, table
 
 if TYPE_CHECKING:
     from embermq.pipeline.rules.values import CheckedRule
@@ -16,66 +17,39 @@ if TYPE_CHECKING:
 EXIT_REFUSED = 3
 PAYLOAD_CHARACTERS = 100
 
-app = typer.Typer(
-    help="Rules: SQL over messages, whose rows become messages.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+app = group("Rules: SQL over messages, whose rows become messages.")
 
 Names = Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Else all.")]
 
 
-@app.callback()
-def rules() -> None:
-    """Rules: SQL over messages, whose rows become messages."""
-
-
 @app.command("list")
-def list_rules(
-    *,
-    data_dir: DataDir = None,
-    config: ConfigFile = None,
-    assignments: Assignments = None,
-    as_json: AsJson = False,
-) -> None:
+@with_settings
+def list_rules(settings: Settings) -> Told:
     """Show the rules of the configuration."""
     from embermq.app.rules import chosen
 
-    found = chosen((), configuration(config, assignments, data_dir).settings)
-    if as_json:
-        print_json(
-            [
-                {"name": name, **msgspec.to_builtins(rule), "url": rule.shown_url}
-                for name, rule in found.items()
-            ]
-        )
-        return
+    found = chosen((), settings)
+    about = [
+        {"name": name, **msgspec.to_builtins(rule), "url": rule.shown_url} for name, rule in found.items()
+    ]
     rows = [
         (name, rule.queue or rule.shown_url or rule.table or rule.to, shown(" ".join(rule.sql.split())))
         for name, rule in found.items()
     ]
-    print("\n".join(table([("rule", "to", "sql"), *rows], names=3)))
+    return Told(about, table([("rule", "to", "sql"), *rows], names=3))
 
 
 @app.command("check")
-def check(
-    names: Names = None,
-    *,
-    data_dir: DataDir = None,
-    config: ConfigFile = None,
-    assignments: Assignments = None,
-    as_json: AsJson = False,
-) -> None:
+@with_settings
+def check(settings: Settings, names: Names = None) -> Told:
     """Let Spark understand rules, and say which ones are refused and why. The broker need not run."""
     from embermq.app.rules import check_rules_sql
 
-    found = check_rules_sql(names or (), configuration(config, assignments, data_dir).settings)
-    if as_json:
-        print_json([{"name": name, "refused": one.refused, "hint": one.hint} for name, one in found.items()])
-    else:
-        rows = [(name, _said(one)) for name, one in found.items()]
-        print("\n".join(table([("rule", "found"), *rows], names=2)))
-    raise typer.Exit(EXIT_REFUSED if any(one.refused for one in found.values()) else 0)
+    found = check_rules_sql(names or (), settings)
+    about = [{"name": name, "refused": one.refused, "hint": one.hint} for name, one in found.items()]
+    rows = [(name, _said(one)) for name, one in found.items()]
+    code = EXIT_REFUSED if any(one.refused for one in found.values()) else 0
+    return Told(about, table([("rule", "found"), *rows], names=2), code)
 
 
 def _said(found: CheckedRule) -> str:
@@ -85,29 +59,26 @@ def _said(found: CheckedRule) -> str:
 
 
 @app.command("errors")
+@with_settings
 def errors(
+    settings: Settings,
     name: Annotated[str, typer.Argument(metavar="NAME", help="The rule.")],
     *,
     limit: Annotated[int, typer.Option("--limit", min=1, max=1_000, help="How many at most.")] = 20,
-    data_dir: DataDir = None,
-    config: ConfigFile = None,
-    assignments: Assignments = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Told:
     """Show the newest messages that a rule could not use, and what it made that the broker has not taken; with the
     reasons. The broker need not run."""
     from embermq.app.rules import messages_set_aside
 
-    found = messages_set_aside(name, configuration(config, assignments, data_dir).settings, limit)
-    if as_json:
-        print_json(found)
-        return
+    found = messages_set_aside(name, settings, limit)
     rows = [(f"{one.partition}:{one.offset}", one.what, shown(one.reason)) for one in found]
-    print("\n".join(table([("of message", "what", "reason"), *rows], names=3)))
+    return Told(found, table([("of message", "what", "reason"), *rows], names=3))
 
 
 @app.command("test")
+@with_settings
 def try_it(
+    settings: Settings,
     name: Annotated[str, typer.Argument(metavar="NAME", help="The rule.")],
     *,
     start: Annotated[
@@ -124,20 +95,12 @@ def try_it(
     ] = "",
     limit: Annotated[int, typer.Option("--limit", min=0, max=10_000, help="Messages that are shown.")] = 20,
     tasks: Tasks = 0,
-    data_dir: DataDir = None,
-    config: ConfigFile = None,
-    assignments: Assignments = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Told:
     """Show what a rule would have published of past messages, of the log and the lake. Nothing is published; the broker
     may be running."""
     from embermq.app.rules import RuleTrial, run_trial
 
-    settings = configuration(config, assignments, data_dir).settings
     found = run_trial(RuleTrial(name=name, start=start, end=end, shown=limit, tasks=tasks), settings)
-    if as_json:
-        print_json(found)
-        return
     lines = [
         f"seen       {found.records:,} messages",
         f"published  {found.messages:,} would have been",
@@ -148,4 +111,4 @@ def try_it(
             for one in found.shown
         ]
         lines += ["", *table([("of offset", "topic", "payload"), *rows], names=3)]
-    print("\n".join(lines))
+    return Told(found, lines)

@@ -11,15 +11,11 @@ import typer
 
 from embermq.app.errors import UserError
 from embermq.cli.options import ConfigFile
+from embermq.cli.terminal import group
 
 UNITS = Path("/etc/systemd/system")
 
-app = typer.Typer(help="Run by systemd: install.", no_args_is_help=True, rich_markup_mode=None)
-
-
-@app.callback()
-def service() -> None:
-    """Run by systemd: install."""
+app = group("Run by systemd: install.")
 
 
 @app.command("install")

@@ -21,19 +21,15 @@ from embermq.admin.session_values import (
 from embermq.app.control import ControlClient
 from embermq.app.errors import UserError
 from embermq.cli import parked
-from embermq.cli.control import Told, broker_command
+from embermq.cli.control import broker_command
 from embermq.cli.options import Yes
-from embermq.cli.terminal import confirm, shown, table
+from embermq.cli.terminal import Told, confirm, group, shown, table
 
 HEADINGS = ("client id", "type", "state", "subscribed", "queued", "in flight", "behind")
 NAMES = 3
 NAMES_AT_ONCE = 20
 
-app = typer.Typer(
-    help="Sessions of clients, and parked messages.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+app = group("Sessions of clients, and parked messages.")
 app.add_typer(parked.app, name="parked")
 
 ClientId = Annotated[str, typer.Argument(help="The client's id.")]

@@ -5,9 +5,18 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import typer
+
+
+class Told(NamedTuple):
+    """What a command has found: for `--json`, and in lines for people; and its exit code."""
+
+    found: object
+    lines: Iterable[str]
+    code: int = 0
 
 
 def shown(text: str) -> str:
@@ -21,9 +30,25 @@ def print_json(found: object) -> None:
     print(msgspec.json.format(encoded, indent=2).decode())
 
 
+def tell(told: Told, *, as_json: bool) -> None:
+    """Print what a command has found, and end it with its exit code."""
+    if as_json:
+        print_json(told.found)
+    else:
+        for line in told.lines:
+            print(line)
+    if told.code:
+        raise typer.Exit(told.code)
+
+
 def print_report(found: object, lines: Iterable[str], *, as_json: bool) -> None:
     """What a job ends with: one line of JSON for programs, some for people."""
     print(msgspec.json.encode(found).decode() if as_json else "\n".join(lines))
+
+
+def group(help_text: str) -> typer.Typer:
+    """Commands below one name."""
+    return typer.Typer(help=help_text, no_args_is_help=True, rich_markup_mode=None)
 
 
 def confirm(what: str, *, yes: bool) -> None:
@@ -47,6 +72,6 @@ def table(rows: list[tuple[str, ...]], *, names: int) -> list[str]:
         "  ".join(
             cell.ljust(width) if index < names else cell.rjust(width)
             for index, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
+        ).rstrip()
         for row in rows
     ]

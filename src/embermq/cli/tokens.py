@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from datetime import UTC, datetime
@@ -12,16 +11,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from embermq.app.config import Settings
 from embermq.app.errors import OptionError, UserError
-from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir, configuration
-from embermq.cli.terminal import say_made, shown, table
+from embermq.cli.options import with_settings
+from embermq.cli.terminal import Told, group, say_made, shown, table
 
 if TYPE_CHECKING:
     from embermq.app.api_tokens import TokenFile
 
-app = typer.Typer(
-    help="Tokens of the API: create, list, revoke.", no_args_is_help=True, rich_markup_mode=None
-)
+app = group("Tokens of the API: create, list, revoke.")
 
 
 class ScopeOption(StrEnum):
@@ -36,7 +34,9 @@ Name = Annotated[str, typer.Argument(help="A name for the token.")]
 
 
 @app.command("create")
+@with_settings
 def create(
+    settings: Settings,
     name: Name,
     *,
     scope: Annotated[
@@ -57,9 +57,6 @@ def create(
             help="Make none: clients whose certificate proves this name need none (listeners https and grpcs).",
         ),
     ] = "",
-    data_dir: DataDir = None,
-    config: ConfigFile = None,
-    assignments: Assignments = None,
 ) -> None:
     """Make a token and print it, this once: only its hash is stored. From the first token on the API asks everybody for
     one, also programs on this machine; the embermq command needs none."""
@@ -71,7 +68,7 @@ def create(
         expires_ms = expires_ms_of(expires, time.time_ns() // 1_000_000)
     except OptionError as error:
         raise OptionError(f"--{error}") from None
-    directory = Path(configuration(config, assignments, data_dir).settings.data_dir)
+    directory = Path(settings.data_dir)
     is_new = not directory.exists()
     about = {"name": name, "scope": scope.value, "expires": expires, "certificate": certificate}
     with command_recorded(directory, "CreateToken", {key: value for key, value in about.items() if value}):
@@ -82,15 +79,10 @@ def create(
 
 
 @app.command("list")
-def list_all(
-    *,
-    data_dir: DataDir = None,
-    config: ConfigFile = None,
-    assignments: Assignments = None,
-    as_json: AsJson = False,
-) -> None:
+@with_settings
+def list_all(settings: Settings) -> Told:
     """Show every token by name, without its secret."""
-    tokens, _ = _tokens(data_dir, config, assignments)
+    tokens, _ = _tokens(settings)
     rows = [
         {
             "name": token.name,
@@ -101,25 +93,20 @@ def list_all(
         }
         for _, token in sorted(tokens.all().items())
     ]
-    if as_json:
-        print(json.dumps(rows, indent=2))
-        return
     cells = [
         tuple(shown(value or "-") for value in (row | {"expires": row["expires"] or "never"}).values())
         for row in rows
     ]
-    for line in table([("name", "scope", "created", "expires", "certificate"), *cells], names=5):
-        print(line.rstrip())
+    return Told(rows, table([("name", "scope", "created", "expires", "certificate"), *cells], names=5))
 
 
 @app.command("revoke")
-def revoke(
-    name: Name, *, data_dir: DataDir = None, config: ConfigFile = None, assignments: Assignments = None
-) -> None:
+@with_settings
+def revoke(settings: Settings, name: Name) -> None:
     """Revoke a token. A running broker refuses it from the next request on."""
     from embermq.app.audit_trail import command_recorded
 
-    tokens, directory = _tokens(data_dir, config, assignments)
+    tokens, directory = _tokens(settings)
     with command_recorded(directory, "RevokeToken", {"token": name}):
         tokens.revoke(name)
     print(f"revoked {name}")
@@ -127,13 +114,11 @@ def revoke(
         print("no token is left: programs on this machine may use the API without one again", file=sys.stderr)
 
 
-def _tokens(
-    data_dir: str | None, config: Path | None, assignments: list[str] | None
-) -> tuple[TokenFile, Path]:
+def _tokens(settings: Settings) -> tuple[TokenFile, Path]:
     """Those of a data directory that is there: an empty list of another one would say that nobody needs a token."""
     from embermq.app.api_tokens import TokenFile
 
-    directory = Path(configuration(config, assignments, data_dir).settings.data_dir)
+    directory = Path(settings.data_dir)
     if not directory.is_dir():
         raise UserError(f"there is no data directory {directory}; name it with --data-dir")
     return TokenFile(directory), directory

@@ -7,14 +7,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir, configuration
-from embermq.cli.terminal import print_json, shown, table
+from embermq.app.config import Settings
+from embermq.cli.options import with_settings
+from embermq.cli.terminal import Told, shown, table
 
 if TYPE_CHECKING:
     from embermq.app.trace_values import TracedDelivery, TracedMessage
 
 
+@with_settings
 def command(
+    settings: Settings,
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic of the message, or $queue/NAME.")],
     *,
     position: Annotated[
@@ -30,22 +33,14 @@ def command(
         str,
         typer.Option("--message", metavar="ID", help="The message-id that consumers of a durable queue see."),
     ] = "",
-    data_dir: DataDir = None,
-    config: ConfigFile = None,
-    assignments: Assignments = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Told:
     """Tell the life of one message. Who published it, where it is stored, to whom it went, what became of it. Reads
     files; the broker need not run."""
     from embermq.app.trace import trace
     from embermq.app.trace_values import Wanted
 
-    settings = configuration(config, assignments, data_dir).settings
     found = trace(Wanted(topic=topic, position=position, time=time, message=message), settings)
-    if as_json:
-        print_json(found)
-    else:
-        print("\n".join(_lines(found)))
+    return Told(found, _lines(found))
 
 
 def _lines(found: TracedMessage) -> list[str]:

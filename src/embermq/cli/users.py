@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -17,14 +16,13 @@ import typer
 from embermq.app.config import Settings
 from embermq.app.errors import OptionError, UserError
 from embermq.app.settings import SQLITE
-from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir, configuration
-from embermq.cli.terminal import say_made, shown, table
+from embermq.app.settings import check_settings as check_stores
+from embermq.cli.options import with_settings
+from embermq.cli.terminal import Told, group, say_made, shown, table
 from embermq.model.client_type import ClientType
 from embermq.ports.store_url import without_password
 
-app = typer.Typer(
-    help="Accounts: add, list, change, remove, import.", no_args_is_help=True, rich_markup_mode=None
-)
+app = group("Accounts: add, list, change, remove, import.")
 
 
 class TypeOption(StrEnum):
@@ -50,11 +48,16 @@ Generate = Annotated[
         help="Make the password: 128 random bits, shown once, and checked faster than a chosen one.",
     ),
 ]
+Replace = Annotated[
+    bool, typer.Option("--replace", help="Overwrite accounts whose names are taken, instead of keeping them.")
+]
 Name = Annotated[str, typer.Argument(help="The user name that the client sends.")]
 
 
 @app.command("add")
+@with_settings
 def add(
+    settings: Settings,
     names: Annotated[
         list[str], typer.Argument(metavar="NAME...", help="The user name that the client sends.")
     ],
@@ -62,9 +65,6 @@ def add(
     client_type: TypeOfUser = TypeOption.DEVICE,
     generate: Generate = False,
     scram: WithScram = False,
-    data_dir: DataDir = None,
-    config: ConfigFile = None,
-    assignments: Assignments = None,
 ) -> None:
     """Add an account. The password is asked for, or read as one line from standard input.
 
@@ -76,7 +76,7 @@ def add(
         check_name(name)
     if len(names) > 1 and not generate:
         raise OptionError(f"{len(names)} names: only --generate adds more than one account at a time")
-    settings = _settings(data_dir, config, assignments)
+    _note_elsewhere(settings)
     password = None if generate else _read_password()
     is_new = settings.stores.static == SQLITE and not Path(settings.data_dir).exists()
     kind, iterations = ClientType[client_type.name], settings.scram.iterations if scram else None
@@ -93,17 +93,13 @@ def add(
 
 
 @app.command("list")
-def list_all(
-    *,
-    data_dir: DataDir = None,
-    config: ConfigFile = None,
-    assignments: Assignments = None,
-    as_json: AsJson = False,
-) -> None:
+@with_settings
+def list_all(settings: Settings) -> Told:
     """Show every account."""
     from embermq.app.accounts import accounts_of
 
-    with accounts_of(_settings(data_dir, config, assignments)) as accounts:
+    _note_elsewhere(settings)
+    with accounts_of(settings) as accounts:
         users = accounts.all()
     rows = [
         {
@@ -115,9 +111,6 @@ def list_all(
         }
         for user in users
     ]
-    if as_json:
-        print(json.dumps(rows, indent=2))
-        return
     cells = [
         (
             shown(str(row["name"])),
@@ -128,40 +121,31 @@ def list_all(
         )
         for row in rows
     ]
-    for line in table([("user", "type", "state", "scram", "created"), *cells], names=5):
-        print(line.rstrip())
+    return Told(rows, table([("user", "type", "state", "scram", "created"), *cells], names=5))
 
 
 @app.command("remove")
-def remove(
-    name: Name, *, data_dir: DataDir = None, config: ConfigFile = None, assignments: Assignments = None
-) -> None:
+@with_settings
+def remove(settings: Settings, name: Name) -> None:
     """Remove an account. A running broker ends the connections that were opened with it."""
     from embermq.app.accounts import accounts_of
 
-    settings = _settings(data_dir, config, assignments)
+    _note_elsewhere(settings)
     with _recorded(settings, "RemoveAccount", {"user": name}), accounts_of(settings) as accounts:
         accounts.remove(name)
     print(f"removed {name}")
 
 
 @app.command("password")
-def password(
-    name: Name,
-    *,
-    generate: Generate = False,
-    scram: WithScram = False,
-    data_dir: DataDir = None,
-    config: ConfigFile = None,
-    assignments: Assignments = None,
-) -> None:
+@with_settings
+def password(settings: Settings, name: Name, *, generate: Generate = False, scram: WithScram = False) -> None:
     """Change a password. A running broker ends the connections that were opened with the old one.
 
     The password is asked for, or read as one line from standard input; with --generate it is made and shown.
     """
     from embermq.app.accounts import accounts_of
 
-    settings = _settings(data_dir, config, assignments)
+    _note_elsewhere(settings)
     with accounts_of(settings) as accounts:
         accounts.find(name)
         given = None if generate else _read_password()
@@ -172,73 +156,64 @@ def password(
 
 
 @app.command("disable")
-def disable(
-    name: Name, *, data_dir: DataDir = None, config: ConfigFile = None, assignments: Assignments = None
-) -> None:
+@with_settings
+def disable(settings: Settings, name: Name) -> None:
     """Keep an account, but refuse its logins. A running broker ends its connections."""
     from embermq.app.accounts import accounts_of
 
-    settings = _settings(data_dir, config, assignments)
+    _note_elsewhere(settings)
     with _recorded(settings, "DisableAccount", {"user": name}), accounts_of(settings) as accounts:
         accounts.set_disabled(name, disabled=True)
     print(f"disabled {name}")
 
 
 @app.command("enable")
-def enable(
-    name: Name, *, data_dir: DataDir = None, config: ConfigFile = None, assignments: Assignments = None
-) -> None:
+@with_settings
+def enable(settings: Settings, name: Name) -> None:
     """Enable a disabled account."""
     from embermq.app.accounts import accounts_of
 
-    settings = _settings(data_dir, config, assignments)
+    _note_elsewhere(settings)
     with _recorded(settings, "EnableAccount", {"user": name}), accounts_of(settings) as accounts:
         accounts.set_disabled(name, disabled=False)
     print(f"enabled {name}")
 
 
 @app.command("import")
+@with_settings
 def import_file(
+    settings: Settings,
     file: Annotated[
         Path, typer.Argument(help="A password file of Mosquitto, as mosquitto_passwd writes it.")
     ],
     *,
     client_type: TypeOfUser = TypeOption.DEVICE,
-    replace: Annotated[
-        bool,
-        typer.Option("--replace", help="Overwrite accounts whose names are taken, instead of keeping them."),
-    ] = False,
+    replace: Replace = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what would be done, change nothing.")
     ] = False,
-    data_dir: DataDir = None,
-    config: ConfigFile = None,
-    assignments: Assignments = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Told:
     """Import a Mosquitto password file. All of its users are taken, or none; they keep their passwords."""
     from msgspec.structs import asdict
 
     from embermq.app.accounts import accounts_of
 
-    settings = _settings(data_dir, config, assignments)
+    _note_elsewhere(settings)
     about = {"file": str(file), "replace": replace}
     recorded = nullcontext() if dry_run else _recorded(settings, "ImportAccounts", about)
     with recorded, accounts_of(settings, create=not dry_run) as accounts:
         done = accounts.import_file(
             file, ClientType[client_type.name], replace_existing=replace, dry_run=dry_run
         )
-    if as_json:
-        print(json.dumps({**asdict(done), "dry_run": dry_run}, indent=2))
-        return
     would = "would be " if dry_run else ""
-    print(
-        f"{done.users} users in {file}: {would}added {done.added}, replaced {done.replaced}, kept {done.kept}"
-    )
+    told = f"{would}added {done.added}, replaced {done.replaced}, kept {done.kept}"
+    return Told({**asdict(done), "dry_run": dry_run}, [f"{done.users} users in {file}: {told}"])
 
 
 @app.command("copy")
+@with_settings
 def copy(
+    settings: Settings,
     *,
     source: Annotated[
         str,
@@ -246,22 +221,19 @@ def copy(
             "--from", metavar="STORE", help="sqlite for the data directory, or the URL of a database."
         ),
     ],
-    replace: Annotated[
-        bool,
-        typer.Option("--replace", help="Overwrite accounts whose names are taken, instead of keeping them."),
-    ] = False,
-    data_dir: DataDir = None,
-    config: ConfigFile = None,
-    assignments: Assignments = None,
-    as_json: AsJson = False,
-) -> None:
+    replace: Replace = False,
+) -> Told:
     """Copy the accounts of another store. They go, all or none, into the one that stores.static names."""
     from msgspec.structs import asdict
+    from msgspec.structs import replace as replaced
 
     from embermq.app.accounts import accounts_of
 
-    settings = configuration(config, assignments, data_dir).settings
-    there = configuration(config, [*(assignments or ()), f"stores.static={source}"], data_dir).settings
+    there = replaced(settings, stores=replaced(settings.stores, static=source))
+    try:
+        check_stores(there.stores)
+    except ValueError as error:
+        raise OptionError(f"--from: {error}") from None
     if there.stores == settings.stores:
         raise OptionError("--from names the store that stores.static names; nothing was copied")
     with accounts_of(there) as accounts:
@@ -269,21 +241,17 @@ def copy(
     about = {"from": without_password(source), "replace": replace}
     with _recorded(settings, "CopyAccounts", about), accounts_of(settings, create=True) as accounts:
         done = accounts.import_users(users, replace_existing=replace)
-    if as_json:
-        print(json.dumps(asdict(done), indent=2))
-        return
-    print(f"{done.users} users: added {done.added}, replaced {done.replaced}, kept {done.kept}")
+    told = f"{done.users} users: added {done.added}, replaced {done.replaced}, kept {done.kept}"
+    return Told(asdict(done), [told])
 
 
-def _settings(data_dir: str | None, config: Path | None, assignments: list[str] | None) -> Settings:
-    """Those of the options; whoever forgot them would change accounts that no broker reads."""
+def _note_elsewhere(settings: Settings) -> None:
+    """Whoever forgot an option would change accounts that no broker reads."""
     from embermq.app.places_noted import GIVE, static_elsewhere
 
-    settings = configuration(config, assignments, data_dir).settings
     if elsewhere := static_elsewhere(settings):
         told = f"these are accounts in {settings.data_dir}, whose broker has its own in {elsewhere}"
         print(f"{told}: to reach those {GIVE}", file=sys.stderr)
-    return settings
 
 
 def _recorded(

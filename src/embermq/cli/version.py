@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 import msgspec
 
 from embermq.cli.options import AsJson
+from embermq.cli.terminal import Told, tell
 
 
 def command(as_json: AsJson = False) -> None:
@@ -14,8 +13,4 @@ def command(as_json: AsJson = False) -> None:
     from embermq.app.versions import read_versions
 
     found: dict[str, str] = msgspec.to_builtins(read_versions())
-    if as_json:
-        print(json.dumps(found, indent=2))
-        return
-    for name, version in found.items():
-        print(f"{name:<8} {version}")
+    tell(Told(found, [f"{name:<8} {version}" for name, version in found.items()]), as_json=as_json)
