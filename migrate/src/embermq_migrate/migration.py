@@ -56,9 +56,7 @@ class MigrationOrder(Struct, frozen=True, kw_only=True):
 
 
 def run_migration(order: MigrationOrder, settings: Settings, progress: Progress) -> MigrationReport:
-    """Raises UserError, StartError, MigrationFailed. Interrupted or failed, the next one goes on where it ended."""
-    from embermq.pipeline.errors import PipelineError
-
+    """Raises EmberError, PipelineError. Interrupted or failed, the next one goes on where it ended."""
     source, target = address(order.source, "--from"), address(order.target or settings.stores.session, "--to")
     if source.partition("://")[0] not in ("postgresql", "postgres"):
         raise OptionError("--from: a URL postgresql://USER:PASSWORD@HOST:PORT/DATABASE is needed")
@@ -70,8 +68,6 @@ def run_migration(order: MigrationOrder, settings: Settings, progress: Progress)
         with _stores(order, settings, is_embedded=place is None) as (data_dir, work):
             terms = _terms(order, settings, (source, place), data_dir, work)
             return _migrate(terms, order, settings.pipeline, work, progress)
-    except PipelineError as error:
-        raise MigrationFailed(str(error)) from error
     except sqlite3.Error as error:
         raise MigrationFailed(f"cannot use {FILE} or broker.db: {error}") from error
     finally:

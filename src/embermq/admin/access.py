@@ -158,9 +158,7 @@ class TokenAccess:
 class UnixClock(Protocol):
     """Unix milliseconds."""
 
-    def __call__(self) -> int:
-        """Now."""
-        ...
+    def __call__(self) -> int: ...
 
 
 class Access(Protocol):

@@ -52,9 +52,7 @@ class AccountDesk(Protocol):
 class TokenDesk(Protocol):
     """Tokens of this API."""
 
-    async def all(self) -> Sequence[TokenView]:
-        """By name."""
-        ...
+    async def all(self) -> Sequence[TokenView]: ...
 
     async def create(self, asked: TokenAsked) -> MadeToken:
         """Returns when it is stored."""
@@ -68,9 +66,7 @@ class TokenDesk(Protocol):
 class RuleDesk(Protocol):
     """Rules of clients, which are written in files."""
 
-    def all(self) -> RulesView:
-        """Those in force."""
-        ...
+    def all(self) -> RulesView: ...
 
     def check(self, asked: CheckRequest) -> Checked:
         """What they say, and why."""
@@ -80,9 +76,7 @@ class RuleDesk(Protocol):
 class SettingDesk(Protocol):
     """Settings of the broker."""
 
-    def all(self) -> Sequence[SettingView]:
-        """Those in force."""
-        ...
+    def all(self) -> Sequence[SettingView]: ...
 
     def change(self, settings: Mapping[str, object]) -> Sequence[SettingView]:
         """Until the broker ends; returns those that were changed. All or none."""

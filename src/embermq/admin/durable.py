@@ -37,7 +37,6 @@ class StoreAnswer(asyncio.Future[Answer]):
     """What a store answers to a question, awaited by whoever may have left by then."""
 
     def __call__(self, answer: Answer | StoreError) -> None:
-        """It has come."""
         if self.done():
             return
         if isinstance(answer, StoreError):

@@ -46,7 +46,6 @@ class ParkedDesk:
         return [_view(one) for one in (await found).values() if one is not None]
 
     async def message(self, client_id: str, number: int) -> ParkedDetail:
-        """One of them."""
         session = self._broker.state.sessions.get(client_id)
         found: ParkedMessage | None = None
         if session is not None:

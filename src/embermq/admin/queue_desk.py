@@ -118,13 +118,11 @@ class QueueDesk:
         return [self.stats(name) for name in names]
 
     def queue(self, name: str) -> QueueDetail:
-        """One of them."""
         queue = self._find(name)
         groups = groups_of(queue, "", GROUPS_IN_DETAIL_MAX)
         return QueueDetail(settings=queue.settings, stats=self.stats(name), groups=groups)
 
     def stats(self, name: str) -> QueueStats:
-        """Its figures alone."""
         return stats_of(self._find(name), self._ticks.look_at_clock())
 
     def figures(self) -> QueueFigures:

@@ -50,7 +50,6 @@ class QueueRequest(Struct, frozen=True, kw_only=True):
 
     @property
     def queue(self) -> str:
-        """Its name."""
         return queue_name(self.name)
 
 

@@ -40,5 +40,4 @@ class Refusals:
         return self._counts
 
     def add(self, why: Why) -> None:
-        """One more."""
         self._counts[why] += 1

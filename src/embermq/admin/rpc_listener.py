@@ -90,7 +90,6 @@ class RpcDoor:
         self._complaint = ""
 
     def leave(self, visitor: _Visitor) -> None:
-        """It has gone."""
         self.visitors.discard(visitor)
         self.by_peer.pop(visitor.peer, None)
         if not self.visitors:

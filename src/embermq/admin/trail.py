@@ -61,9 +61,7 @@ class Trail(Protocol):
         """Returns the id of the change, when it is on disk; a trail that cannot be written is told of in the log."""
         ...
 
-    def end(self, change_id: str, outcome: str) -> None:
-        """Soon on disk."""
-        ...
+    def end(self, change_id: str, outcome: str) -> None: ...
 
 
 class TrailDesk(Protocol):

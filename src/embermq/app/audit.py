@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,10 +27,10 @@ from cryptography.hazmat.primitives.serialization import (
 from msgspec import Struct
 
 from embermq.app.config import Settings
-from embermq.app.errors import EmberError, UserError
-from embermq.app.log_place import EARLIEST
+from embermq.app.errors import UserError
 from embermq.app.report_folder import (
     TABLES,
+    PastOrder,
     embedded_data,
     lift_tables,
     now,
@@ -37,7 +38,6 @@ from embermq.app.report_folder import (
     report_folder,
     unfinished,
 )
-from embermq.pipeline.errors import PipelineError
 from embermq.pipeline.jobs.audit_values import AuditReport
 from embermq.pipeline.places import Places
 
@@ -49,21 +49,6 @@ KEY, PUBLIC_KEY = "audit.key", "audit.pub"
 FOLDER = "audits"
 PAGE, REPORT, STATEMENT, SIGNATURE = "audit.html", "report.json", "statement.json", "statement.sig"
 _UNSIGNED = {STATEMENT, SIGNATURE}
-
-
-class AuditFailed(EmberError):
-    """The world's fault: the message says what. No report is left."""
-
-
-class AuditOrder(Struct, frozen=True, kw_only=True):
-    """What an operator asks for. `into`: the folder, which must not be there; "" for one in the data directory.
-    `tasks` of Spark at a time, 0 for one a core."""
-
-    start: str = EARLIEST
-    end: str = ""
-    into: str = ""
-    dry_run: bool = False
-    tasks: int = 0
 
 
 class AuditDone(Struct, frozen=True):
@@ -91,8 +76,8 @@ class Verified(Struct, frozen=True):
     key: str
 
 
-def run_audit_of(order: AuditOrder, settings: Settings, progress: Progress) -> AuditDone:
-    """Raises OptionError, UserError, AuditFailed."""
+def run_audit_of(order: PastOrder, settings: Settings, progress: Progress) -> AuditDone:
+    """Raises OptionError, UserError, JobFailed, PipelineError."""
     from embermq.pipeline.jobs.audit import run_audit
     from embermq.pipeline.jobs.audit_page import audit_page
 
@@ -102,32 +87,20 @@ def run_audit_of(order: AuditOrder, settings: Settings, progress: Progress) -> A
     )
     wanted, made_at, places = past_range(order.start, order.end), now(), Places(data_dir)
     folder = report_folder(order.into, data_dir / FOLDER, made_at)
-    try:
-        if order.dry_run:
-            found = run_audit(
-                settings.pipeline, places, wanted, into=None, tasks=order.tasks, progress=progress
-            )
-            return AuditDone(found.report, "")
-        with unfinished(folder) as work:
-            found = run_audit(
-                settings.pipeline, places, wanted, into=work / TABLES, tasks=order.tasks, progress=progress
-            )
-            key = _own_key(data_dir)
-            at, report = made_at.isoformat(timespec="seconds"), found.report
-            lift_tables(work)
-            (work / REPORT).write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=1))
-            (work / PAGE).write_text(audit_page(found, at, fingerprint(key.public_key())), encoding="utf-8")
-            files = {name: _hash(work / name) for name in sorted(_names(work))}
-            _sign(
-                work,
-                Statement(at, report.log_id, report.start, report.end, report.differences_count, files),
-                key,
-            )
-        return AuditDone(report, str(folder))
-    except PipelineError as error:
-        raise AuditFailed(str(error)) from error
-    except OSError as error:
-        raise AuditFailed(f"the report cannot be written: {error}") from error
+    audit = partial(run_audit, settings.pipeline, places, wanted, tasks=order.tasks, progress=progress)
+    if order.dry_run:
+        return AuditDone(audit(into=None).report, "")
+    with unfinished(folder) as work:
+        found = audit(into=work / TABLES)
+        key = _own_key(data_dir)
+        at, report = made_at.isoformat(timespec="seconds"), found.report
+        lift_tables(work)
+        (work / REPORT).write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=1))
+        (work / PAGE).write_text(audit_page(found, at, fingerprint(key.public_key())), encoding="utf-8")
+        files = {name: _hash(work / name) for name in sorted(_names(work))}
+        statement = Statement(at, report.log_id, report.start, report.end, report.differences_count, files)
+        _sign(work, statement, key)
+    return AuditDone(report, str(folder))
 
 
 def verify(folder: Path, key_file: Path) -> Verified:

@@ -39,5 +39,9 @@ class OptionError(UserError):
     exit_code = 2
 
 
+class JobFailed(EmberError):
+    """The world's fault: a job that did not end. The message says what, and how far it came."""
+
+
 class IsThere(UserError):
     """What was to be made is there already, and stays as it is."""

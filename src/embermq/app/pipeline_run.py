@@ -20,7 +20,6 @@ from embermq.app.settings import SQLITE
 from embermq.app.slots import check_no_slots
 from embermq.observability.logs import configure_logging
 from embermq.pipeline.driver_lock import lock_driver
-from embermq.pipeline.errors import DriverLockError
 from embermq.pipeline.places import Places
 from embermq.pipeline.status import read_status
 from embermq.pipeline.supervisor import PipelineSupervisor
@@ -38,10 +37,7 @@ def run_pipeline(settings: Settings) -> int:
     places = Places(Path(settings.data_dir))
     if settings.stores.log == SQLITE and not places.broker.is_file():
         raise UserError(f"{places.data_dir} is not the data directory of a broker; name it with --data-dir")
-    try:
-        os.close(lock_driver(places))  # the driver takes it again: here to say so before anything is moved
-    except DriverLockError as error:
-        raise UserError(str(error)) from error
+    os.close(lock_driver(places))  # the driver takes it again: here to say so before anything is moved
     configure_logging(settings.logging)
     os.umask(0o077)
     return asyncio.run(_run(PipelineSupervisor(driver_settings(settings), places.data_dir), places))

@@ -97,7 +97,6 @@ class RedisState:
         return self.writer.failing or self.writer.estranged
 
     def statistics(self) -> SessionStoreStatistics:
-        """A frozen snapshot."""
         link, writer = self._link.statistics(), self.writer.statistics()
         return SessionStoreStatistics(
             failing=self.trouble,

@@ -12,7 +12,7 @@ from msgspec import Struct
 from embermq.admin.operations import GET_QUEUE_STATS, REDRIVE_DEAD_LETTERS
 from embermq.app.config import Settings
 from embermq.app.control import ControlClient, NoAnswer
-from embermq.app.errors import EmberError, OptionError, UserError
+from embermq.app.errors import JobFailed, OptionError, UserError
 from embermq.app.letters_read import letters_file
 from embermq.pipeline.errors import BrokerAway, FilterError, PipelineError
 from embermq.pipeline.places import Places
@@ -25,10 +25,6 @@ if TYPE_CHECKING:
 
 PATIENCE_S = 60.0
 """How long a broker is waited for that goes away meanwhile: a start with a million messages takes a few seconds."""
-
-
-class RedriveFailed(EmberError):
-    """The world's fault: the message says what, and how far it came. What is not put back is a dead letter still."""
 
 
 class RedriveOrder(Struct, frozen=True, kw_only=True):
@@ -67,7 +63,7 @@ class BrokerDoor:
 
 
 def run_redrive(order: RedriveOrder, settings: Settings, progress: Progress, notice: Notice) -> RedriveReport:
-    """Raises OptionError, UserError, RedriveFailed. Interrupted, failed or killed, the next one goes on with
+    """Raises OptionError, UserError, JobFailed. Interrupted, failed or killed, the next one goes on with
     what is left."""
     from embermq.pipeline.jobs.putting_back import PuttingBack
     from embermq.pipeline.jobs.redrive import RedriveTerms, redrive
@@ -89,7 +85,7 @@ def run_redrive(order: RedriveOrder, settings: Settings, progress: Progress, not
             raise OptionError(f"--filter: {error}") from error
         except (PipelineError, StoreError, UserError) as error:
             told = f"; {putting_back.put_back:,} were put back, the others are dead letters still"
-            raise RedriveFailed(f"{error}{told if putting_back.done else ''}") from error
+            raise JobFailed(f"{error}{told if putting_back.done else ''}") from error
 
 
 def _where(broker: ControlClient, name: str) -> tuple[str, str]:

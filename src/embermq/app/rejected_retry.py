@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from embermq.adapters.segments.writer import sync_path
 from embermq.app.config import Settings
 from embermq.app.control import ControlClient
-from embermq.app.errors import EmberError, UserError
+from embermq.app.errors import JobFailed, UserError
 from embermq.app.pipeline_side import kafka_positions
 from embermq.app.replay_folder import (
     CHOSEN,
@@ -55,10 +55,6 @@ FOLDER = "retries"
 REFUSED_SHOWN = 100
 _DONE = "done"
 """Positions that were put back, a line each."""
-
-
-class RetryFailed(EmberError):
-    """The world's fault: the message says what, and how far it came. The same command goes on from there."""
 
 
 class RetryOrder(Struct, frozen=True, kw_only=True):
@@ -109,15 +105,12 @@ class _RetryJob(Struct, frozen=True, kw_only=True):
 
 
 def run_retry(order: RetryOrder, settings: Settings, progress: Progress, notice: Notice) -> RetryReport:
-    """Raises OptionError, UserError, RetryFailed. Interrupted, failed or killed, the same order goes on."""
+    """Raises EmberError, PipelineError. Interrupted, failed or killed, the same order goes on."""
     data_dir = data_of(settings)
     if settings.stores.log == SQLITE:
         return _retry_all(order, data_dir, RejectedInFiles(Places(data_dir)), progress, notice)
-    try:
-        with closing(kafka_positions(settings)) as positions:
-            return _retry_all(order, data_dir, RejectedInKafka(positions), progress, notice)
-    except PipelineError as error:
-        raise RetryFailed(str(error)) from error
+    with closing(kafka_positions(settings)) as positions:
+        return _retry_all(order, data_dir, RejectedInKafka(positions), progress, notice)
 
 
 def _retry_all(
@@ -167,7 +160,7 @@ class _Retry:
         return RetriedTo(to=self._to, found=self._choose(None))
 
     def run(self, progress: Progress, notice: Notice) -> RetriedTo:
-        """Raises UserError, RetryFailed."""
+        """Raises UserError, JobFailed."""
         with ControlClient(self._data_dir) as broker:
             check_target(broker, self._target)
             with held_folder(self._folder, "this retry") as folder:
@@ -183,7 +176,7 @@ class _Retry:
             job = self._begin(folder)
         chosen = ChosenMessages(folder / CHOSEN / job.place)
         if len(chosen) != job.found.chosen:
-            raise RetryFailed(f"{folder}: files of the chosen records are missing; --again begins anew")
+            raise JobFailed(f"{folder}: files of the chosen records are missing; --again begins anew")
         refused = RefusedFile(folder / REFUSED)
         feed = ReplayFeed(
             ControlDoor(broker, job.id, self._target.client),
@@ -205,7 +198,7 @@ class _Retry:
             told = (
                 f"{feed.done:,} of {feed.total:,} records are put back, the same command goes on from there"
             )
-            raise RetryFailed(f"{self._to}: {error}; {told}") from error
+            raise JobFailed(f"{self._to}: {error}; {told}") from error
         left = sorted(refused.found)
         report = RetriedTo(
             to=self._to,

@@ -19,8 +19,8 @@ from msgspec.structs import replace
 
 from embermq.app.config import Settings
 from embermq.app.control import ControlClient
-from embermq.app.errors import EmberError, OptionError, UserError
-from embermq.app.log_place import EARLIEST, place_in_log, told_position
+from embermq.app.errors import JobFailed, OptionError, UserError
+from embermq.app.log_place import told_position
 from embermq.app.pipeline_side import driver_settings
 from embermq.app.replay_folder import (
     CHOSEN,
@@ -35,7 +35,7 @@ from embermq.app.replay_folder import (
     save_job,
 )
 from embermq.app.replay_target import ReplayTarget, check_target, target_topic
-from embermq.app.report_folder import data_of
+from embermq.app.report_folder import data_of, past_range
 from embermq.mqtt.topics.errors import TopicError
 from embermq.mqtt.topics.names import SHARE_PREFIX, validate_filter
 from embermq.pipeline.errors import PipelineError
@@ -48,10 +48,6 @@ if TYPE_CHECKING:
 
 FOLDER = "replays"
 REFUSED_SHOWN = 100
-
-
-class ReplayFailed(EmberError):
-    """The world's fault: the message says what, and how far it came. The same command goes on from there."""
 
 
 class ReplayWords(Struct, frozen=True, kw_only=True):
@@ -110,7 +106,7 @@ class _Job(Struct, frozen=True, kw_only=True):
 
 
 def run_replay(order: ReplayOrder, settings: Settings, progress: Progress, notice: Notice) -> ReplayReport:
-    """Raises OptionError, UserError, ReplayFailed. Interrupted, failed or killed, the same order goes on."""
+    """Raises EmberError, PipelineError. Interrupted, failed or killed, the same order goes on."""
     data_dir = data_of(settings)
     words = order.words
     goal = ReplayTarget(client=words.client, topic=words.topic, queue=words.queue)
@@ -135,7 +131,7 @@ def run_replay(order: ReplayOrder, settings: Settings, progress: Progress, notic
             job = _choose_into(folder, order, settings, replace(wanted, log_end=job.log_end), job)
         chosen = ChosenMessages(folder / CHOSEN / job.place)
         if job.chosen is None or len(chosen) != job.chosen.chosen:
-            raise ReplayFailed(f"{folder}: files of the chosen messages are missing; --again begins anew")
+            raise JobFailed(f"{folder}: files of the chosen messages are missing; --again begins anew")
         feed = ReplayFeed(
             ControlDoor(broker, job.id, words.client),
             chosen,
@@ -176,7 +172,7 @@ def _choose(order: ReplayOrder, settings: Settings, wanted: ReplayRange, into: P
             into.mkdir(parents=True)
         return choose(driver_settings(settings), places, wanted, into=into, tasks=order.tasks)
     except PipelineError as error:
-        raise ReplayFailed(f"{error}; nothing was replayed") from error
+        raise JobFailed(f"{error}; nothing was replayed") from error
 
 
 def _feed(folder: Path, job: _Job, feed: ReplayFeed, refused: RefusedFile) -> ReplayReport:
@@ -186,7 +182,7 @@ def _feed(folder: Path, job: _Job, feed: ReplayFeed, refused: RefusedFile) -> Re
         return _report(job, refused, done=feed.done, interrupted=True)
     except (PipelineError, UserError) as error:
         told = f"{feed.done:,} of {feed.total:,} messages are replayed, the same command goes on from there"
-        raise ReplayFailed(f"{error}; {told}") from error
+        raise JobFailed(f"{error}; {told}") from error
     job = replace(job, done=True)
     save_job(folder, job)
     remove(folder / CHOSEN)
@@ -239,34 +235,26 @@ def _range(words: ReplayWords, log_end: int) -> ReplayRange:
         raise OptionError(f"--filter: {error}") from None
     if words.topic_filter.startswith(SHARE_PREFIX):
         raise OptionError("--filter: a shared filter is for subscriptions; leave $share and the group out")
-    start, start_ms = (None, None) if words.start == EARLIEST else place_in_log("--from", words.start)
-    end, end_ms = place_in_log("--to", words.end) if words.end else (None, None)
-    if start is not None and start > log_end:
+    past = past_range(words.start, words.end)
+    if past.start is not None and past.start > log_end:
         raise OptionError(
             f"--from: {words.start} is behind the end of the log, which is {told_position(log_end)}"
         )
-    if (start is not None and end is not None and start >= end) or (
-        start_ms is not None and end_ms is not None and start_ms >= end_ms
-    ):
-        raise OptionError(f"--to: {words.end} is not behind --from, {words.start}")
     return ReplayRange(
         topic_filter=words.topic_filter,
         log_end=log_end,
-        start=start,
-        start_ms=start_ms,
-        end_offset=end,
-        end_ms=end_ms,
+        start=past.start,
+        start_ms=past.start_ms,
+        end_offset=past.end,
+        end_ms=past.end_ms,
     )
 
 
 def _log_end(settings: Settings, places: Places) -> int:
     from embermq.pipeline.jobs.past_messages import past_messages
 
-    try:
-        with closing(past_messages(driver_settings(settings), places)) as past:
-            return past.log_end
-    except PipelineError as error:
-        raise ReplayFailed(str(error)) from error
+    with closing(past_messages(driver_settings(settings), places)) as past:
+        return past.log_end
 
 
 # The folder

@@ -9,8 +9,10 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
+from msgspec import Struct
+
 from embermq.app.config import Settings
-from embermq.app.errors import OptionError, UserError
+from embermq.app.errors import JobFailed, OptionError, UserError
 from embermq.app.log_place import EARLIEST, place_in_log
 from embermq.app.places_noted import GIVE, noted_places
 from embermq.app.settings import SQLITE
@@ -18,6 +20,17 @@ from embermq.pipeline.jobs.past_range import PastRange
 
 TABLES = "tables"
 """Where Spark writes, in an unfinished folder."""
+
+
+class PastOrder(Struct, frozen=True, kw_only=True):
+    """What an operator asks for. `into`: the folder, which must not be there; "" for one in the data directory.
+    `tasks` of Spark at a time, 0 for one a core."""
+
+    start: str = EARLIEST
+    end: str = ""
+    into: str = ""
+    dry_run: bool = False
+    tasks: int = 0
 
 
 def embedded_data(settings: Settings, on_kafka: str) -> Path:
@@ -63,14 +76,18 @@ def report_folder(given: str, folder: Path, made_at: datetime) -> Path:
 
 @contextmanager
 def unfinished(folder: Path) -> Iterator[Path]:
-    """A folder for the files of a report, which becomes `folder` at the end; on a failure it goes. Raises OSError."""
-    folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", suffix=".unfinished", dir=folder.parent))
+    """A folder for the files of a report, which becomes `folder` at the end; on a failure it goes. Raises JobFailed."""
+    work = None
     try:
+        folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        work = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", suffix=".unfinished", dir=folder.parent))
         yield work
         work.rename(folder)
+    except OSError as error:
+        raise JobFailed(f"the report cannot be written: {error}") from error
     finally:
-        shutil.rmtree(work, ignore_errors=True)
+        if work is not None:
+            shutil.rmtree(work, ignore_errors=True)
 
 
 def lift_tables(folder: Path) -> None:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from embermq.app.config import Settings
-from embermq.app.errors import EmberError, OptionError, UserError
-from embermq.app.log_place import EARLIEST, place_in_log
-from embermq.app.report_folder import embedded_data
-from embermq.pipeline.errors import PipelineError, RuleRefused
+from embermq.app.errors import OptionError, UserError
+from embermq.app.log_place import EARLIEST
+from embermq.app.report_folder import embedded_data, past_range
+from embermq.pipeline.errors import RuleRefused
 from embermq.pipeline.jobs.replay_values import ReplayRange
 from embermq.pipeline.places import Places
 from embermq.pipeline.sources.log_file import LogFile
@@ -20,10 +20,6 @@ from embermq.pipeline.sources.log_file import LogFile
 if TYPE_CHECKING:
     from embermq.pipeline.rules.settings import RuleSettings
     from embermq.pipeline.rules.values import CheckedRule, SetAsideMessage, TriedRule
-
-
-class RuleFailed(EmberError):
-    """The world's fault: the message says what."""
 
 
 class RuleTrial(Struct, frozen=True, kw_only=True):
@@ -37,17 +33,14 @@ class RuleTrial(Struct, frozen=True, kw_only=True):
 
 
 def check_rules_sql(names: Sequence[str], settings: Settings) -> dict[str, CheckedRule]:
-    """What is to be said of each; all rules without `names`. Raises UserError, RuleFailed."""
+    """What is to be said of each; all rules without `names`. Raises UserError, PipelineError."""
     from embermq.pipeline.rules.trying import check_sql
 
-    try:
-        return check_sql(settings.pipeline, chosen(names, settings))
-    except PipelineError as error:
-        raise RuleFailed(str(error)) from error
+    return check_sql(settings.pipeline, chosen(names, settings))
 
 
 def run_trial(order: RuleTrial, settings: Settings) -> TriedRule:
-    """Raises OptionError, UserError, RuleFailed. Nothing is changed."""
+    """Raises OptionError, UserError, PipelineError. Nothing is changed."""
     from embermq.pipeline.rules.trying import try_rule
 
     [(name, rule)] = chosen([order.name], settings).items()
@@ -57,19 +50,21 @@ def run_trial(order: RuleTrial, settings: Settings) -> TriedRule:
         log_end = log.end() or 0
     finally:
         log.close()
-    start, start_ms = (None, None) if order.start == EARLIEST else place_in_log("--from", order.start)
-    end, end_ms = place_in_log("--to", order.end) if order.end else (None, None)
-    if start is not None and start > log_end:
-        raise OptionError(f"--from: {start} is behind the end of the log, which is {log_end}")
+    past = past_range(order.start, order.end)
+    if past.start is not None and past.start > log_end:
+        raise OptionError(f"--from: {past.start} is behind the end of the log, which is {log_end}")
     wanted = ReplayRange(
-        topic_filter="#", log_end=log_end, start=start, start_ms=start_ms, end_offset=end, end_ms=end_ms
+        topic_filter="#",
+        log_end=log_end,
+        start=past.start,
+        start_ms=past.start_ms,
+        end_offset=past.end,
+        end_ms=past.end_ms,
     )
     try:
         return try_rule(settings.pipeline, places, name, rule, wanted, shown=order.shown, tasks=order.tasks)
     except RuleRefused as error:
         raise UserError(f"rules.{name}.sql: {error}") from error
-    except PipelineError as error:
-        raise RuleFailed(str(error)) from error
 
 
 def messages_set_aside(name: str, settings: Settings, limit: int) -> list[SetAsideMessage]:

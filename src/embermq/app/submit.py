@@ -28,7 +28,6 @@ def spark_submit(
     """`assignments` are those of `--set`; a secret does not belong there. Raises UserError."""
     from embermq.app import submitted
     from embermq.pipeline.connector import submitted_jars
-    from embermq.pipeline.errors import PipelineError
     from embermq.pipeline.java import find_java
     from embermq.pipeline.places import Places
     from embermq.pipeline.session import logging_flag, spark_home
@@ -39,11 +38,8 @@ def spark_submit(
             "the embedded message log is files of the broker's machine, which spark-submit has not; the pipeline runs "
             "there with the broker, or by embermq pipeline start"
         )
-    try:
-        jars = submitted_jars(settings.pipeline)
-        java = find_java(Places(folder.absolute()).java_wrapper)
-    except PipelineError as error:
-        raise UserError(str(error)) from error
+    jars = submitted_jars(settings.pipeline)
+    java = find_java(Places(folder.absolute()).java_wrapper)
     home = Path(os.environ.get("SPARK_HOME") or spark_home())
     options = {
         "--master": settings.pipeline.master,

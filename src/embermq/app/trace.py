@@ -30,10 +30,8 @@ from embermq.formats.entry_rest import decode_rest
 from embermq.formats.log_record import RecordError, decode_record
 from embermq.model.queue_rows import MessageState
 from embermq.model.unacknowledged import OUTCOMES, WhyUnacknowledged
-from embermq.pipeline.errors import PipelineError
 from embermq.pipeline.places import Places
 from embermq.pipeline.sources.log_file import BrokerFile, LogBounds, LogFile
-from embermq.ports.errors import StoreError
 from embermq.queues.names import QUEUE_PREFIX, queue_name
 from embermq.queues.settling import sequence_of
 
@@ -51,10 +49,7 @@ def trace(wanted: Wanted, settings: Settings) -> TracedMessage:
             return _FileTrace(Places(data_dir), settings, opened).run(wanted)
         from embermq.app.trace_servers import ServersTrace  # its clients are not in every installation
 
-        try:
-            return ServersTrace(settings, opened).run(wanted)
-        except (PipelineError, StoreError) as error:
-            raise UserError(str(error)) from error
+        return ServersTrace(settings, opened).run(wanted)
 
 
 class _FileTrace(Trace):

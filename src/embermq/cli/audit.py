@@ -9,6 +9,7 @@ import msgspec
 import typer
 
 from embermq.app.config import Settings
+from embermq.app.report_folder import PastOrder
 from embermq.cli.options import AsJson, End, Into, Start, Tasks, with_settings
 from embermq.cli.terminal import print_report, shown, table
 
@@ -50,7 +51,7 @@ def command(
     if verify is not None:
         _verify(verify, key or Path(settings.data_dir) / audit.PUBLIC_KEY, as_json=as_json)
         return
-    order = audit.AuditOrder(start=start, end=end, into=into, dry_run=dry_run, tasks=tasks)
+    order = PastOrder(start=start, end=end, into=into, dry_run=dry_run, tasks=tasks)
     with job_told("steps", as_json=as_json) as (progress, _):
         done = audit.run_audit_of(order, settings, progress)
     print_report({"report": done.report, "folder": done.folder}, _lines(done), as_json=as_json)

@@ -28,18 +28,14 @@ def command(
 ) -> None:
     """Put the lake in order. It merges files and deletes what is too old, as a running pipeline does by itself."""
     from embermq.cli.message_bar import job_told
-    from embermq.pipeline.errors import PipelineError
     from embermq.pipeline.jobs.compact import compact
     from embermq.pipeline.places import Places
 
     places = Places(Path(settings.data_dir).absolute())
     if not places.lake_ledger.is_file():
         raise UserError(f"{places.data_dir} has no lake; name the broker's data directory with --data-dir")
-    try:
-        with job_told("steps", as_json=as_json) as (progress, _):
-            report = compact(settings.pipeline, places, tasks=tasks, dry=dry_run, progress=progress)
-    except PipelineError as error:
-        raise UserError(str(error)) from error
+    with job_told("steps", as_json=as_json) as (progress, _):
+        report = compact(settings.pipeline, places, tasks=tasks, dry=dry_run, progress=progress)
     print_report({"report": report}, lines_of(report), as_json=as_json)
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from embermq.app.errors import OptionError, UserError
+from embermq.app.errors import OptionError
 from embermq.cli.options import AsJson, Assignments, ConfigFile, configuration
 
 
@@ -29,7 +29,7 @@ def command(
     checked."""
     from embermq.cli.message_bar import MessageBar
     from embermq.pipeline.connector import fetch_all, jars_folder
-    from embermq.pipeline.errors import PipelineError, RepositoryError
+    from embermq.pipeline.errors import RepositoryError
 
     settings = configuration(config, assignments, None).settings.pipeline
     if into is not None:
@@ -39,8 +39,6 @@ def command(
             fetched = fetch_all(settings, repository, bar.show)
     except RepositoryError as error:
         raise OptionError(f"--from: {error}") from error
-    except PipelineError as error:
-        raise UserError(str(error)) from error
     folder = jars_folder(settings).resolve()
     names = [jar.file_name for jar in fetched]
     if as_json:

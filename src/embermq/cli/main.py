@@ -15,6 +15,7 @@ from embermq import __version__
 from embermq.app.errors import ConfigError, EmberError
 from embermq.app.extras import missing
 from embermq.cli import packaged
+from embermq.pipeline.errors import PipelineError
 from embermq.ports.errors import StoreError
 
 COMMANDS: dict[str, str] = {
@@ -79,7 +80,7 @@ def run_program(name: str, app: typer.Typer, words: Sequence[str]) -> int:
         return _say(*error.problems, code=error.exit_code)
     except EmberError as error:
         return _say(str(error), code=error.exit_code)
-    except StoreError as error:
+    except (PipelineError, StoreError) as error:
         return _say(str(error), code=EXIT_ERROR)
     except ModuleNotFoundError as error:
         return _say(f"{' '.join([name, *words[:2]])} needs {missing(error)}", code=EXIT_ERROR)

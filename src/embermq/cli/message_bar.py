@@ -46,7 +46,6 @@ class MessageBar:
         self._progress.stop()
 
     def show(self, done: int, total: int) -> None:
-        """Move the line."""
         self._is_counting = True
         self._progress.update(self._task, description=self._things, completed=done, total=total)
 

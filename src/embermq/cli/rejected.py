@@ -149,14 +149,10 @@ def lines_of(report: RetryReport) -> list[str]:
 def _newest(settings: Settings, limit: int) -> list[RejectedRecord]:
     from embermq.app.pipeline_side import rejected_records
     from embermq.app.slots import noted_slot
-    from embermq.pipeline.errors import PipelineError
 
     if not Path(settings.data_dir).is_dir() and settings.stores.log == SQLITE:
         raise UserError(f"{settings.data_dir} is not the data directory of a broker; name it with --data-dir")
-    try:
-        return list(rejected_records(noted_slot(settings), limit))
-    except PipelineError as error:
-        raise UserError(str(error)) from error
+    return list(rejected_records(noted_slot(settings), limit))
 
 
 def _date(time_ms: int) -> str:

@@ -105,7 +105,6 @@ class BrokerClock:
         return now_ms
 
     def statistics(self) -> ClockStatistics:
-        """A snapshot."""
         return ClockStatistics(self.offset_ms, self._steps)
 
     def noted(self) -> NotedTime:

@@ -178,11 +178,9 @@ class MqttServer:
 
     @property
     def connections(self) -> int:
-        """Open connections."""
         return sum(len(door.connections) for door in self._doors)
 
     def statistics(self) -> ServerStatistics:
-        """A snapshot."""
         everybody = [connection for door in self._doors for connection in door.connections]
         return ServerStatistics(
             {str(door.listener): len(door.connections) for door in self._doors},

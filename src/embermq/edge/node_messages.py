@@ -81,7 +81,6 @@ class NodeSender:
             await asyncio.sleep(RETRY_S)
 
     def close(self) -> None:
-        """Send nothing more."""
         for task in self._tasks:
             task.cancel()
         for far in self._far.values():

@@ -96,7 +96,6 @@ class TickLoop:
         self._on_failing = on_failing
 
     def statistics(self) -> TickStatistics:
-        """A snapshot."""
         failing = str(self._failure) if self._failure is not None else ""
         return TickStatistics(
             self._ticks, self._commits.snapshot(), self._acknowledged.snapshot(), self._store.syncs(), failing
@@ -343,7 +342,6 @@ class TickLoop:
                 future.set_result(None)
 
     def stop(self) -> None:
-        """Cancel the timers."""
         for timer in (self._timer, self._commit_timer, self._polling):
             if timer is not None:
                 timer.cancel()

@@ -114,7 +114,6 @@ class WebSocketConnection(asyncio.Protocol):
             self._network.resume_reading()
 
     def write(self, data: bytes) -> None:
-        """One frame."""
         if self._network is not None:
             self._network.write(self._websocket.frame(data))
 

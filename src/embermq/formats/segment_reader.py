@@ -91,7 +91,6 @@ class SegmentReader:
         """(offset, file, position) where the last reading stopped: the next one often begins there."""
 
     def close(self) -> None:
-        """Release the files."""
         while self._open:
             self._open.popitem()[1].close()
         if self._end_descriptor >= 0:

@@ -108,11 +108,9 @@ class LogSink:
         return LOG.isEnabledFor(logging.INFO)
 
     def write(self, event: ClientEvent) -> None:
-        """One line."""
         LOG.info("client %s", event.kind.value, extra=fields_of(event))
 
     def left_out(self, kind: EventKind, count: int) -> None:
-        """One line."""
         LOG.info("client events left out", extra={"event": kind.value, "left_out": count})
 
 
@@ -135,7 +133,6 @@ class TopicSink:
         return self._topics.is_wanted(_level(kind))
 
     def write(self, event: ClientEvent) -> None:
-        """One message."""
         self._tell(_level(event.kind), fields_of(event))
 
     def left_out(self, kind: EventKind, count: int) -> None:

@@ -171,7 +171,6 @@ class LoadTable:
         self._least = min(self._least, load)
 
     def remove(self, consumer: Consumer) -> None:
-        """It gets nothing."""
         load = self._loads.pop(consumer.client_id, -1)
         if load >= 0:
             del self._by_load[load][consumer.client_id]

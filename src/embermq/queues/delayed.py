@@ -30,7 +30,6 @@ class DelayedMessages:
         heappush(self._times, (row.visible_ms, row.ticket))
 
     def restore(self, rows: Iterable[DelayedRow]) -> None:
-        """What was stored."""
         self.rows = {row.ticket: row for row in rows}
         self._times = [(row.visible_ms, row.ticket) for row in self.rows.values()]
         heapify(self._times)

@@ -29,14 +29,12 @@ class Identities:
         """By group, "" for all, and id."""
 
     def add(self, row: EntryRow) -> None:
-        """A message comes."""
         if row.only_group or row.origin_id or row.dead_letter is not None:
             self._particulars[row.sequence] = _Particulars(row.only_group, row.origin_id, row.dead_letter)
             if row.origin_id:
                 self._returned[row.only_group, row.origin_id] = row.sequence
 
     def remove(self, sequence: int) -> None:
-        """It is gone."""
         particulars = self._particulars.pop(sequence, None)
         if particulars is not None:
             key = (particulars.only_group, particulars.origin_id)

@@ -150,7 +150,6 @@ class QueueLanes:
             self._awake[consumer.client_id] = consumer
 
     def forget(self, consumer: Consumer) -> None:
-        """It gets nothing."""
         self.stop_draining(consumer)
         self._loads.remove(consumer)
         self._awake.pop(consumer.client_id, None)

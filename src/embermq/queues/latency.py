@@ -41,7 +41,6 @@ class LatencyWindow:
             self.total_ms += took_ms
 
     def forget(self, sequence: int) -> None:
-        """It is gone."""
         self._waiting.pop(sequence, None)
 
     def quantiles(self, wanted: tuple[float, ...], now_ms: int) -> dict[float, float]:

@@ -22,7 +22,6 @@ class SequenceLine:
         return self._numbers[self._head]
 
     def popleft(self) -> int:
-        """Take the first."""
         head = self._head
         number = self._numbers[head]
         head += 1

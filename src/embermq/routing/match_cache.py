@@ -101,7 +101,6 @@ class MatchCache(Generic[V]):
             self._since = oldest.noted[-1][0]
 
     def clear(self) -> None:
-        """Forget everything."""
         self._held.clear()
         self._changes.clear()
         self._bytes = 0

@@ -68,7 +68,6 @@ class RetainedMessages:
         return self._tree.get(topic)
 
     def rows(self) -> Iterator[RetainedRow]:
-        """All of them."""
         for topic in self._tree:
             row = self._tree.get(topic)
             assert row is not None

@@ -208,7 +208,6 @@ class Router:
 
     @property
     def groups(self) -> Collection[GroupTurn]:
-        """All shared subscriptions."""
         return self._turns.values()
 
     def group(self, share: str, topic_filter: str) -> GroupTurn | None:

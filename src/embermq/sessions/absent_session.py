@@ -52,7 +52,6 @@ class AbsentSession(Struct, eq=False, gc=False):
 
     @property
     def subscriptions(self) -> tuple[Subscriber, ...]:
-        """All of them."""
         found = self.subscribers
         return found if isinstance(found, tuple) else (found,)
 

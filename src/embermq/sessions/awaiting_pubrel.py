@@ -61,7 +61,6 @@ class Holding:
             self._deliver(accepted)
 
     def release_all(self, link: Link) -> None:
-        """Everything goes on."""
         held, link.held = link.held, None
         if held is not None:
             for accepted in held.accepted.values():

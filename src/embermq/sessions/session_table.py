@@ -64,7 +64,6 @@ class SessionTable:
         return len(self._loaded) + len(self._absent)
 
     def __iter__(self) -> Iterator[str]:
-        """All client ids."""
         return chain(self._loaded, self._absent)
 
     def __contains__(self, client_id: str) -> bool:

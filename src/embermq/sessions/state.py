@@ -48,13 +48,13 @@ class BrokerState:
         self, settings: MqttSettings, tick: Tick, authorization: AuthorizationSettings | None = None
     ) -> None:
         self.settings = settings
-        self.share = NodeShare()
-        """Of a cluster's node that others serve beside."""
+        self.share = NodeShare()  # of a cluster's node that others serve beside
         self._terms = Terms(settings.max_qos, settings.protocol_versions, settings.allow_empty_client_id)
         self.authorization = authorization or AuthorizationSettings()
         self.rules: RuleSet | None = None
         """None: everybody may do everything, and nothing is asked."""
         self.tick = tick
+        self.share = NodeShare()  # of a cluster's node that others serve beside
         self.direct: DeliveryPath
         """To sessions that end with their connection."""
         self.durable: DeliveryPath

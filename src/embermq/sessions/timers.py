@@ -37,7 +37,6 @@ class Timers:
         return heap[0][0] if heap else 0
 
     def at(self, due_ms: int, call: Callable[[], None]) -> Timer:
-        """Remember a call."""
         timer = Timer(call)
         heappush(self._heap, (due_ms, next(self._order), timer))
         return timer

@@ -21,7 +21,6 @@ from embermq.mqtt.wire.properties import Properties
 from embermq.ports.errors import StoreFull
 from embermq.ports.peer_logs import PeerRecords
 from embermq.sessions.durable_queues import OffsetFound
-from embermq.sessions.node_share import NodeShare
 
 HERE, THERE = 0, 1
 
@@ -33,7 +32,6 @@ class Node:
         self.hand = HandDrivenBroker()
         self.noted: list[tuple[int, int, int]] = []
         state, publishing = self.hand.state, self.hand.broker.publishing
-        state.share = NodeShare()
         self.inflow = Inflow(state, publishing, HERE, copied or {}, self._note)
         self.taken = 0
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from confluent_kafka import KafkaError, Producer
+from confluent_kafka.admin import AdminClient
 
 from embermq.pipeline.errors import KafkaLogError
 from embermq.pipeline.kafka_log import KafkaLog
@@ -80,3 +82,16 @@ def test_a_failure_is_that_of_the_query_whose_record_it_is(
     with pytest.raises(KafkaLogError, match="progress of dispatch could not be published"):
         positions.publish("dispatch", {0: 7})
     assert positions._producer is None  # it is made anew, and the topic with it
+
+
+def test_a_log_without_partitions_is_none_yet_or_none_any_more(positions: KafkaPositions) -> None:
+    class Deleting:
+        def list_topics(self, topic: str, timeout: float) -> Any:
+            return SimpleNamespace(topics={topic: SimpleNamespace(error=None, partitions={})})
+
+        def poll(self, _timeout_s: float) -> int:
+            return 0
+
+    positions._admin = cast(AdminClient, Deleting())
+    with pytest.raises(KafkaLogError, match="has no partitions"):
+        positions.bounds()

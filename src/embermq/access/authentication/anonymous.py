@@ -23,7 +23,6 @@ class AnonymousStep(Step):
         self._vacancy = vacancy
 
     def look(self, applicant: Applicant) -> Look:
-        """See the base."""
         visitor = applicant.visitor
         said = visitor.allow_anonymous
         if not (visitor.loopback or self._allowed if said is None else said):

@@ -12,6 +12,5 @@ class CertificateStep(Step):
     name = "certificate"
 
     def look(self, applicant: Applicant) -> Look:
-        """See the base."""
         name = applicant.visitor.certificate_name
         return Admit(name) if name is not None else NOT_MINE

@@ -39,7 +39,6 @@ class Chain:
         return _nobodys(applicant)
 
     async def check(self, applicant: Applicant) -> Admit | Deny:
-        """The answer."""
         for step in self._steps:
             answer = await _ask(step, applicant)
             if isinstance(answer, Deny):
@@ -53,7 +52,6 @@ class Chain:
         return self._by_method.get(method)
 
     async def close(self) -> None:
-        """Close the steps."""
         for step in [*self._steps, *set(self._by_method.values())]:
             await step.close()
 

@@ -84,11 +84,9 @@ class HttpHookStep(Step):
         self._silent = 0
 
     def look(self, applicant: Applicant) -> Look:
-        """See the base."""
         return CHECK
 
     async def check(self, applicant: Applicant) -> StepAnswer:
-        """See the base."""
         question = _question(applicant)
         place = hashlib.blake2b(question, key=self._salt, digest_size=32).digest()
         known = self._known(place)
@@ -115,7 +113,6 @@ class HttpHookStep(Step):
         return answer
 
     async def close(self) -> None:
-        """See the base."""
         await self._client.aclose()
 
     def _known(self, place: bytes) -> Admit | None:

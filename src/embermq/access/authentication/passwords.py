@@ -139,7 +139,6 @@ class PasswordStep(Step):
         return NOT_MINE if applicant.username is None and applicant.password is None else CHECK
 
     async def check(self, applicant: Applicant) -> StepAnswer:
-        """See the base."""
         name, password = applicant.username or "", applicant.password or b""
         user = await self._lookups.find(name, applicant.visitor)
         if isinstance(user, Deny):

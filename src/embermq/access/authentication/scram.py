@@ -66,11 +66,9 @@ class ScramStep(Step):
         return NOT_MINE
 
     def talk(self, method: str) -> Talk:
-        """See the base."""
         return _ScramTalk(self, method, self._checks)
 
     async def close(self) -> None:
-        """See the base."""
         self._checks.close()
 
     def find(self, method: str, name: str) -> tuple[User | None, Verifier]:
@@ -109,7 +107,6 @@ class _ScramTalk(Talk):
         self._was_asked = False
 
     async def answer(self, data: bytes | None) -> Question | Welcome | Deny:
-        """See the base."""
         if self._server is None and not data and not self._was_asked:
             self._was_asked = True
             return Question(None)

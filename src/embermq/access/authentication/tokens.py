@@ -61,12 +61,10 @@ class TokenStep(Step):
         self._required = ["exp"] if settings.require_exp else []
 
     def look(self, applicant: Applicant) -> Look:
-        """See the base."""
         password = applicant.password
         return CHECK if password is not None and _is_token(password) else NOT_MINE
 
     async def check(self, applicant: Applicant) -> StepAnswer:
-        """See the base."""
         return await self._checks.run(partial(self._check, applicant))
 
     def _check(self, applicant: Applicant) -> StepAnswer:

@@ -53,7 +53,6 @@ class AccountWatch:
         self._failing = False
 
     async def run(self) -> None:
-        """Look until cancelled."""
         while True:
             await self.look()
             await asyncio.sleep(LOOK_S)

@@ -243,7 +243,6 @@ class Channel(WireEnds):
     # What the connection tells
 
     def settle(self, wire: Wire, operation: Operation, answer: object) -> None:
-        """See the base."""
         if operation.kind == Kind.SILENT:
             return
         if operation.kind == Kind.OWN:
@@ -268,13 +267,11 @@ class Channel(WireEnds):
             self._deliver(operation, answer)
 
     def answered(self, wire: Wire) -> None:
-        """See the base."""
         self.failures = 0
         if self.queue and self._flush is None and wire is self.wire:
             self._arm()
 
     def lost(self, wire: Wire, reason: str) -> None:
-        """See the base."""
         for operation in wire.sent:
             if operation.kind == Kind.OWN:
                 operation.then(ErrorReply("LOST connection"))  # type: ignore[arg-type]

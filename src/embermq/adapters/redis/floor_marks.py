@@ -70,7 +70,6 @@ class FloorMarks:
 
     @property
     def floor(self) -> int:
-        """See the class."""
         return self._confirmed[-1][1]
 
     @property

@@ -176,7 +176,6 @@ class RedisLink(RouteOwner):
         return channel is None or channel.is_away
 
     def statistics(self) -> LinkStatistics:
-        """A frozen snapshot."""
         ledger = self._ledger
         return LinkStatistics(
             commands=ledger.commands,
@@ -193,7 +192,6 @@ class RedisLink(RouteOwner):
     # What the channels meet
 
     def met(self, channel: Channel, wire: Wire, operation: Operation, text: str) -> None:
-        """See the base."""
         sort = sort_error(text)
         if sort is Sort.BROKEN:
             self._refuse(channel, wire, operation, text)
@@ -216,7 +214,6 @@ class RedisLink(RouteOwner):
         self._arm()
 
     def advance(self, probe: Operation) -> None:
-        """See the base."""
         lane = self._held[probe.key]
         lane.ops.popleft()
         lane.probe = None
@@ -229,11 +226,9 @@ class RedisLink(RouteOwner):
             self._dissolve(probe.key, lane)
 
     def renewed(self, channel: Channel) -> None:
-        """See the base."""
         self._send_again(lambda operation: self._routes.channel_of(operation.slot) is channel)
 
     def moved(self, slots: set[int]) -> None:
-        """See the base."""
         self._send_again(lambda operation: operation.slot in slots)
 
     def _send_again(self, is_lost: Callable[[Operation], bool]) -> None:
@@ -261,11 +256,9 @@ class RedisLink(RouteOwner):
         self._resent_s = time.monotonic()
 
     def came(self, channel: Channel) -> None:
-        """See the base."""
         self._routes.came(channel)
 
     def went(self, channel: Channel) -> None:
-        """See the base."""
         self._routes.went(channel)
 
     # Lanes

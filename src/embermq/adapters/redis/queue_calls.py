@@ -145,7 +145,6 @@ class Calls:
         self.room().dedup += (until_ms, dedup_id)
 
     def remove(self, sequence: int) -> None:
-        """A message goes."""
         self.room(rows=1 + len(self.owner.groups) // GROUPS_A_ROW).removed.append(sequence)
 
     def remove_delayed(self, ticket: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import redis
 
@@ -45,57 +46,65 @@ class RedisQueueMessages:
         value = self._redis.command(self._keys.queue, "GET", self._keys.queue)
         if value is None:
             return None
-        try:
+        with self._reading(self._keys.queue):
             found = decode_queue(self._keys.queue, value if isinstance(value, bytes) else b"")
-        except LayoutError as error:
-            raise StoreError(str(error)) from error
         return None if isinstance(found, EndedQueue) else found
 
     def entries(self, generation: int) -> Iterator[list[EntryRow]]:
         """In no order; one may come twice."""
         key = self._keys.entries
-        cursor: object = 0
-        try:
-            while True:
-                cursor, page = self._redis.at(key).hscan(key, cursor, count=SCANNED)
+        with self._reading(key):
+            for page in self._pages(key):
                 yield [decode_entry(key, generation, int(field), value) for field, value in page.items()]
-                if not cursor:
-                    return
-        except (redis.RedisError, OSError) as error:
-            raise self._redis.failure(error) from error
-        except (LayoutError, ValueError) as error:
-            raise StoreError(f"key {key!r}: {error}") from error
 
     def delayed(self, generation: int) -> list[DelayedRow]:
         """Messages that are not visible yet, in no order."""
         key = self._keys.delayed
-        return [decode_delayed(key, generation, int(field), value) for field, value in self._hash(key)]
+        with self._reading(key):
+            return [decode_delayed(key, generation, int(field), value) for field, value in self._hash(key)]
 
     def states(self, sequence: int) -> list[tuple[str, MessageState]]:
         """What groups know of a message that they do not simply owe, by group."""
-        groups = {
-            decode_group(self._keys.groups, 0, field.decode(errors="replace"), value)[0]: field
-            for field, value in self._hash(self._keys.groups)
-        }
+        with self._reading(self._keys.groups):
+            groups = {
+                decode_group(self._keys.groups, 0, field.decode(errors="replace"), value)[0]: field
+                for field, value in self._hash(self._keys.groups)
+            }
         found: list[tuple[str, MessageState]] = []
-        for field, value in self._hash(self._keys.marks):
-            of, number = read_mark_field(self._keys.marks, field)
-            if of == sequence and number in groups:
-                mark = decode_mark(self._keys.marks, field, value)
-                found.append((groups[number].decode(errors="replace"), mark.state))
+        with self._reading(self._keys.marks):
+            for field, value in self._hash(self._keys.marks):
+                of, number = read_mark_field(self._keys.marks, field)
+                if of == sequence and number in groups:
+                    mark = decode_mark(self._keys.marks, field, value)
+                    found.append((groups[number].decode(errors="replace"), mark.state))
         return sorted(found)
 
     def _hash(self, key: str) -> Iterator[tuple[bytes, bytes]]:
+        """Each field once: HSCAN names some twice when the hash grows or shrinks meanwhile."""
+        seen: set[bytes] = set()
+        for page in self._pages(key):
+            fresh = page.keys() - seen
+            seen |= fresh
+            yield from ((field, page[field]) for field in fresh)
+
+    def _pages(self, key: str) -> Iterator[dict[bytes, bytes]]:
         cursor: object = 0
+        while True:
+            cursor, page = self._redis.at(key).hscan(key, cursor, count=SCANNED)
+            yield page
+            if not cursor:
+                return
+
+    @contextmanager
+    def _reading(self, key: str) -> Iterator[None]:
+        """Raises StoreError, of which key, for what the driver and the layout raise."""
         try:
-            while True:
-                cursor, page = self._redis.at(key).hscan(key, cursor, count=SCANNED)
-                yield from page.items()
-                if not cursor:
-                    return
+            yield
         except (redis.RedisError, OSError) as error:
             raise self._redis.failure(error) from error
-        except (LayoutError, ValueError) as error:
+        except LayoutError as error:
+            raise StoreError(str(error)) from error
+        except ValueError as error:
             raise StoreError(f"key {key!r}: {error}") from error
 
     def bodies(self, sequences: list[int]) -> Iterator[tuple[int, bytes]]:

@@ -81,20 +81,16 @@ class OneNode(Routes):
         self._channel = Channel(self._node, plan, owner)
 
     def put(self, operation: Operation) -> None:
-        """See the base."""
         self._channel.put(operation)
 
     def channel_of(self, slot: int) -> Channel | None:
-        """See the base."""
         return self._channel
 
     def channel_at(self, node: Node) -> Channel:
-        """See the base."""
         return self._channel
 
     @property
     def failing(self) -> str:
-        """See the base."""
         return next(_troubles([self._channel]), "")
 
     def refresh(self, channel: Channel) -> None:
@@ -107,7 +103,6 @@ class OneNode(Routes):
         """It connects again by itself."""
 
     async def close(self) -> None:
-        """See the base."""
         await self._channel.close()
 
 
@@ -132,7 +127,6 @@ class ClusterRoutes(Routes):
         self._seek()
 
     def put(self, operation: Operation) -> None:
-        """See the base."""
         channel = self._owners[operation.slot]
         if channel is None:
             self._unrouted.append(operation)
@@ -140,11 +134,9 @@ class ClusterRoutes(Routes):
             channel.put(operation)
 
     def channel_of(self, slot: int) -> Channel | None:
-        """See the base."""
         return self._owners[slot]
 
     def channel_at(self, node: Node) -> Channel:
-        """See the base."""
         channel = self._channels.get(node)
         if channel is None:
             channel = self._channels[node] = Channel(node, self._plan, self._owner)
@@ -152,7 +144,6 @@ class ClusterRoutes(Routes):
 
     @property
     def failing(self) -> str:
-        """See the base."""
         if not self._known:
             return next(_troubles(self._channels.values()), "")
         missing = self._owners.count(None)
@@ -160,20 +151,16 @@ class ClusterRoutes(Routes):
         return text or (f"no node has {missing} of the {SLOTS} slots" if missing else "")
 
     def refresh(self, channel: Channel) -> None:
-        """See the base."""
         self._ask_soon(REFRESH_S, channel)
 
     def came(self, channel: Channel) -> None:
-        """See the base."""
         if not self._known:
             self._ask_soon(0.0, channel)
 
     def went(self, channel: Channel) -> None:
-        """See the base."""
         self._ask_soon(REFRESH_S, None)
 
     async def close(self) -> None:
-        """See the base."""
         if self._timer is not None:
             self._timer.cancel()
         await asyncio.gather(*(channel.close() for channel in self._channels.values()), *self._closing)

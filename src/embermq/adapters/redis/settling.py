@@ -66,12 +66,10 @@ class _Window(Confirmed):
         self.kept: deque[tuple[float, Operation]] = deque()
 
     def note(self, operation: Operation) -> None:
-        """See the base."""
         self.kept.append((time.monotonic(), operation))
         self._settling.keep(len(operation.packed))
 
     def lived(self, at_s: float) -> None:
-        """See the base."""
         self.drop(at_s - self._settling.settle_s)
 
     def drop(self, before_s: float) -> None:

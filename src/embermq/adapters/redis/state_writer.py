@@ -213,7 +213,6 @@ class RedisStateWriter(StateWriter):
         return self._sessions.estranged or self._queues.estranged
 
     def statistics(self) -> WriterStatistics:
-        """A frozen snapshot."""
         return WriterStatistics(self._unanswered.fenced, self._unanswered.refused)
 
     def close(self) -> None:

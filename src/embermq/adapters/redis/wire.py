@@ -132,7 +132,6 @@ class Wire(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """See asyncio."""
         self._transport = cast(asyncio.Transport, transport)
         self.is_open = True
 
@@ -149,7 +148,6 @@ class Wire(asyncio.Protocol):
         self._transport.write(b"".join(packed))
 
     def data_received(self, data: bytes) -> None:
-        """See asyncio."""
         ledger, sent, held, waits = self._ledger, self.sent, self._held, self._waits
         self.progress_s = self._loop.time()
         confirmed = self.confirmed
@@ -189,11 +187,9 @@ class Wire(asyncio.Protocol):
         return not self.is_open or self.sent_total - len(self.sent) - len(self.unsafe) >= mark
 
     def pause_writing(self) -> None:
-        """See asyncio."""
         self.is_blocked = True
 
     def resume_writing(self) -> None:
-        """See asyncio."""
         self.is_blocked = bool(self._reason)
         self._ends.answered(self)
 
@@ -205,7 +201,6 @@ class Wire(asyncio.Protocol):
             self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """See asyncio."""
         self.is_open = False
         reason = self._reason or (
             f"connection lost: {getattr(exc, 'strerror', None) or exc}" if exc else "closed the connection"

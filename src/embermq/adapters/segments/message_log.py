@@ -60,7 +60,6 @@ class SegmentMessageLog(MessageLog):
             self._store.flush()
 
     def close(self) -> None:
-        """Release the files."""
         self._reader.close()
 
 

@@ -68,7 +68,6 @@ class DeviceRows:
         return changes
 
     def write(self, floor: int) -> None:
-        """Write everything."""
         if self._changes:
             self._write(self._changes.values(), floor)
             self.clear()

@@ -85,7 +85,6 @@ class SqliteMessageStore(MessageStore):
             connection.close()
 
     def close(self) -> None:
-        """Release the file."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None

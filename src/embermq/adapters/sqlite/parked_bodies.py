@@ -107,7 +107,6 @@ class SqliteParkedBodies(ParkedBodies):
             raise to_store_error(error, "cannot read parked records") from error
 
     def close(self) -> None:
-        """Release the file."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None

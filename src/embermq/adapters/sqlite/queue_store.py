@@ -202,7 +202,6 @@ class _RecordReader:
         return self._connection
 
     def close(self) -> None:
-        """Release the files."""
         if self._connection is not None and self._path is not None:
             self._connection.close()
         self._close_log()

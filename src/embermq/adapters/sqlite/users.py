@@ -56,26 +56,21 @@ class SqliteUsers(Users):
                 raise
 
     def find(self, name: str) -> User | None:
-        """See the port."""
         rows = self._run("cannot read users", f"SELECT {COLUMNS} FROM users WHERE name = ?", (name,))
         return _user(rows[0]) if rows else None
 
     def find_many(self, names: Collection[str]) -> dict[str, User]:
-        """See the port."""
         marks = ",".join("?" * len(names))
         statement = f"SELECT {COLUMNS} FROM users WHERE name IN ({marks})"
         return {row[0]: _user(row) for row in self._run("cannot read users", statement, tuple(names))}
 
     def add(self, user: User) -> bool:
-        """See the port."""
         return bool(self._run("cannot add a user", _ADD, _added(user)))
 
     def update(self, user: User) -> bool:
-        """See the port."""
         return bool(self._run("cannot change a user", _UPDATE, _updated(user)))
 
     def import_all(self, users: Iterable[User], *, replace: bool) -> int:
-        """See the port."""
         count = 0
         with self._statement("cannot import users"):
             self._connection.execute("BEGIN IMMEDIATE")
@@ -92,27 +87,22 @@ class SqliteUsers(Users):
         return count
 
     def remove(self, name: str) -> bool:
-        """See the port."""
         return bool(
             self._run("cannot remove a user", "DELETE FROM users WHERE name = ? RETURNING name", (name,))
         )
 
     def is_empty(self) -> bool:
-        """See the port."""
         return not self._run("cannot read users", f"SELECT {COLUMNS} FROM users LIMIT 1", ())
 
     def all(self) -> list[User]:
-        """See the port."""
         statement = f"SELECT {COLUMNS} FROM users ORDER BY name"
         return [_user(row) for row in self._run("cannot read users", statement, ())]
 
     def replace_hash(self, name: str, before: str, after: str) -> bool:
-        """See the port."""
         statement = "UPDATE users SET password_hash = ? WHERE name = ? AND password_hash = ? RETURNING name"
         return bool(self._run("cannot change a user", statement, (after, name, before)))
 
     def imported_hashes(self) -> list[str]:
-        """See the port."""
         with self._statement("cannot read users"):
             rows: list[tuple[str]] = self._connection.execute(
                 "SELECT password_hash FROM users WHERE password_hash LIKE '$6$%' OR password_hash LIKE '$7$%'"
@@ -120,7 +110,6 @@ class SqliteUsers(Users):
         return [text for (text,) in rows]
 
     def changes(self, after_seq: int) -> Changes:
-        """See the port."""
         with self._statement("cannot read changes of users"):
             rows: list[tuple[int, str]] = self._connection.execute(
                 "SELECT seq, name FROM changes WHERE seq > ? ORDER BY seq LIMIT ?", (after_seq, CHANGES_MAX)
@@ -131,7 +120,6 @@ class SqliteUsers(Users):
         return Changes(rows[-1][0], names, complete=rows[0][0] == after_seq + 1)
 
     def newest_change(self) -> int:
-        """See the port."""
         with self._statement("cannot read changes of users"):
             rows: list[tuple[int]] = self._connection.execute(
                 "SELECT coalesce(max(seq), 0) FROM changes"
@@ -139,7 +127,6 @@ class SqliteUsers(Users):
         return rows[0][0]
 
     def secret(self) -> bytes:
-        """See the port."""
         with self._statement("cannot read the secret of users"):
             if not (rows := self._secrets()):
                 self._connection.execute(
@@ -153,7 +140,6 @@ class SqliteUsers(Users):
         return self._connection.execute("SELECT value FROM secrets WHERE name = 'scram'").fetchall()
 
     def close(self) -> None:
-        """See the port."""
         with self._lock:
             self._connection.close()
 

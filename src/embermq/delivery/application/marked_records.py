@@ -58,7 +58,6 @@ class MarkedRecords(FeedTaker):
         LOG.error("client %r is refused: %s", self.session.client_id, reason)
 
     def close(self) -> None:
-        """Read no more."""
         if self._feed is not None:
             self._feed.close()
 
@@ -105,5 +104,4 @@ class CutSearch:
             self._then(self._marks[self._end].offset if self._end < len(self._marks) else None)
 
     def close(self) -> None:
-        """Read no more."""
         self._reading.close()

@@ -227,7 +227,6 @@ class Parking:
         self._store.read(session.generation, tuple(islice(shown, limit)), 0, then)
 
     def read(self, session: Session, number: int, then: ParkedFound) -> None:
-        """See the port."""
         self._store.read(session.generation, [number], 1, then)
 
     def redrive(self, session: Session, numbers: Iterable[int] | None) -> int:

@@ -23,7 +23,6 @@ class Requests:
         self._tick = tick
 
     def in_flight(self, generation: int, then: Rows) -> None:
-        """See the port."""
         self._asking = True
         self._queue.in_flight(generation, partial(self._answer, then))
         self._asking = False
@@ -39,7 +38,6 @@ class Requests:
         self._asking = False
 
     def oldest(self, generation: int, after_seq: int, limit: int, then: Sizes) -> None:
-        """See the port."""
         self._asking = True
         self._queue.oldest(generation, after_seq, limit, partial(self._answer, then))
         self._asking = False

@@ -50,7 +50,6 @@ class _FilterNode(Generic[V]):
         return [self.second] if self.tail is None else [self.second, *self.tail.split("/")]
 
     def set_levels(self, levels: list[str]) -> None:
-        """Replace them."""
         self.second: str | None = _one_text(levels[0]) if levels else None
         self.tail: str | None = _one_text("/".join(levels[1:])) if len(levels) > 1 else None
 

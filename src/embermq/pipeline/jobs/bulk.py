@@ -224,7 +224,6 @@ class Feed:
             return False
 
     def fail(self, error: Exception) -> None:
-        """It cannot read."""
         self._note(error, time.monotonic())
 
     def _submit(self, threads: ThreadPoolExecutor, spark: SparkSession, work: Callable[[], None]) -> None:

@@ -23,7 +23,6 @@ class Leaders:
         self._standstill.begin()
 
     def went_on(self) -> None:
-        """Something got done."""
         self._standstill.went_on()
 
     def to_leave_out(

@@ -54,9 +54,7 @@ class Clock(Protocol):
         """Seconds."""
         ...
 
-    def sleep(self, seconds: float, /) -> None:
-        """Wait."""
-        ...
+    def sleep(self, seconds: float, /) -> None: ...
 
 
 class PuttingBack:

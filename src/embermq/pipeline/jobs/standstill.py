@@ -24,7 +24,6 @@ class Standstill:
         self._behind = {}
 
     def went_on(self) -> None:
-        """Something got done."""
         self._held_up = 0
 
     def too_long_s(self, now_s: float, behind: Mapping[int, int], batch_s: float, patience_s: float) -> float:

@@ -49,7 +49,6 @@ class SetAside:
         self.totals = self._file.counts()
 
     def close(self) -> None:
-        """Release the file."""
         self._file.close()
 
 

@@ -116,7 +116,6 @@ class ServerMessages:
             return int(cursor.rowcount)
 
     def close(self) -> None:
-        """Release the connection."""
         self._server.close()
 
     def _kept(self, cursor: Any) -> _Kept | None:

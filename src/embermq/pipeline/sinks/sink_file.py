@@ -125,7 +125,6 @@ class SinkFile:
         return {what: int(total) for what, total in rows.fetchall()}
 
     def close(self) -> None:
-        """Release the file."""
         self.connection.close()
 
 

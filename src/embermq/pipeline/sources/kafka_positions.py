@@ -368,6 +368,10 @@ class KafkaPositions:
             found = self._admin.list_topics(topic, timeout=self._timeout_s).topics[topic]
         if found.error is not None:
             raise KafkaLogError(f"{self.kafka.bootstrap}: {topic}: {found.error.str()}")
+        if not found.partitions:
+            raise KafkaLogError(
+                f"{self.kafka.bootstrap}: {topic} has no partitions, as one that is being deleted"
+            )
         return sorted(found.partitions)
 
     def _offsets(self, topic: str, partitions: Iterable[int], which: OffsetSpec) -> Positions:

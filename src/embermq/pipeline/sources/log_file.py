@@ -90,7 +90,6 @@ class BrokerFile:
         return int(rows[0][0]) if rows else 0
 
     def close(self) -> None:
-        """Release the file."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -113,7 +112,6 @@ class LogFile:
         self._reader = SegmentReader(folder, salvages=True)
 
     def close(self) -> None:
-        """Release the files."""
         self._reader.close()
 
     def bounds(self) -> LogBounds | None:
