@@ -27,24 +27,21 @@ _bans: RowsOf[BanDesk] = RowsOf(BANS)
 _settings: RowsOf[SettingDesk] = RowsOf(SETTINGS)
 _trail: RowsOf[TrailDesk] = RowsOf(TRAIL)
 
-LIST_ACCOUNTS = _accounts(
-    "ListAccounts",
-    "GET /accounts",
-    READ,
+LIST_ACCOUNTS = _accounts("ListAccounts", "GET /accounts", READ, "Accounts by name")(
     access.ListAccountsRequest,
     list[access.AccountView],
-    do=lambda desk, asked: desk.page(asked),
-    summary="Accounts by name",
+    lambda desk, asked: desk.page(asked),
     pages={"after": "name"},
 )
 ADD_ACCOUNT = _accounts(
     "AddAccount",
     "POST /accounts",
     ADMIN,
+    "Make an account; without a password one is made and told this once",
+)(
     access.AccountAsked,
     {201: access.MadePassword},
-    do=lambda desk, asked: desk.add(asked),
-    summary="Make an account; without a password one is made and told this once",
+    lambda desk, asked: desk.add(asked),
     body=access.AccountAsked,
     needs_token=True,
     names=("name", "type", "scram"),
@@ -53,10 +50,11 @@ SET_PASSWORD = _accounts(
     "SetPassword",
     "PUT /accounts/{user}/password",
     ADMIN,
+    "Change a password; without one it is made and told this once",
+)(
     access.SetPasswordRequest,
     access.MadePassword,
-    do=lambda desk, asked: desk.set_password(asked),
-    summary="Change a password; without one it is made and told this once",
+    lambda desk, asked: desk.set_password(asked),
     about="Connections that were opened with the old one end within two seconds.",
     body=access.PasswordAsked,
     needs_token=True,
@@ -65,138 +63,88 @@ DISABLE_ACCOUNT = _accounts(
     "DisableAccount",
     "POST /accounts/{user}/disable",
     ADMIN,
+    "Keep an account and refuse its logins; its connections end",
+)(
     access.AccountRequest,
     None,
-    do=lambda desk, asked: desk.set_disabled(asked.user, disabled=True),
-    summary="Keep an account and refuse its logins; its connections end",
+    lambda desk, asked: desk.set_disabled(asked.user, disabled=True),
     needs_token=True,
 )
-ENABLE_ACCOUNT = _accounts(
-    "EnableAccount",
-    "POST /accounts/{user}/enable",
-    ADMIN,
+ENABLE_ACCOUNT = _accounts("EnableAccount", "POST /accounts/{user}/enable", ADMIN, "Enable an account again")(
     access.AccountRequest,
     None,
-    do=lambda desk, asked: desk.set_disabled(asked.user, disabled=False),
-    summary="Enable an account again",
+    lambda desk, asked: desk.set_disabled(asked.user, disabled=False),
     needs_token=True,
 )
 REMOVE_ACCOUNT = _accounts(
-    "RemoveAccount",
-    "DELETE /accounts/{user}",
-    ADMIN,
-    access.AccountRequest,
-    None,
-    do=lambda desk, asked: desk.remove(asked.user),
-    summary="Remove an account; its connections end",
-    needs_token=True,
-)
+    "RemoveAccount", "DELETE /accounts/{user}", ADMIN, "Remove an account; its connections end"
+)(access.AccountRequest, None, lambda desk, asked: desk.remove(asked.user), needs_token=True)
 
 LIST_TOKENS = _tokens(
-    "ListTokens",
-    "GET /tokens",
-    ADMIN,
-    NoRequest,
-    list[access.TokenView],
-    do=lambda desk, _: desk.all(),
-    summary="Tokens of this API by name, without their secrets",
-    needs_token=True,
-)
-CREATE_TOKEN = _tokens(
-    "CreateToken",
-    "POST /tokens",
-    ADMIN,
+    "ListTokens", "GET /tokens", ADMIN, "Tokens of this API by name, without their secrets"
+)(NoRequest, list[access.TokenView], lambda desk, _: desk.all(), needs_token=True)
+CREATE_TOKEN = _tokens("CreateToken", "POST /tokens", ADMIN, "Make a token, which is told this once")(
     access.TokenAsked,
     {201: access.MadeToken},
-    do=lambda desk, asked: desk.create(asked),
-    summary="Make a token, which is told this once",
+    lambda desk, asked: desk.create(asked),
     body=access.TokenAsked,
     needs_token=True,
     names=("name", "scope", "expires", "certificate"),
 )
-REVOKE_TOKEN = _tokens(
-    "RevokeToken",
-    "DELETE /tokens/{token}",
-    ADMIN,
+REVOKE_TOKEN = _tokens("RevokeToken", "DELETE /tokens/{token}", ADMIN, "Revoke a token, by its name")(
     access.TokenRequest,
     None,
-    do=lambda desk, asked: desk.revoke(asked.token),
-    summary="Revoke a token, by its name",
+    lambda desk, asked: desk.revoke(asked.token),
     about="Without any token, programs on the broker's machine need none again.",
     needs_token=True,
 )
 
-LIST_BANS = _bans(
-    "ListBans",
-    "GET /bans",
-    READ,
+LIST_BANS = _bans("ListBans", "GET /bans", READ, "Client ids, users and addresses that may not come in")(
     ban.ListBansRequest,
     list[ban.BanView],
-    do=lambda desk, asked: desk.page(asked),
-    summary="Client ids, users and addresses that may not come in",
+    lambda desk, asked: desk.page(asked),
     pages={"after_kind": "kind", "after": "value"},
 )
 PUT_BAN = _bans(
     "PutBan",
     "PUT /bans/{kind}/{value}",
     OPERATE,
+    "Ban a client id, a user, or an address or network, for a time or until that is lifted",
+)(
     ban.PutBanRequest,
     ban.BanPut,
-    do=lambda desk, asked: desk.put(asked),
-    summary="Ban a client id, a user, or an address or network, for a time or until that is lifted",
+    lambda desk, asked: desk.put(asked),
     about="Those who are connected are sent away; their sessions stay. Bans are kept over restarts.",
     body=ban.BanAsked,
     needs_token=True,
     names=("lasts", "reason"),
 )
-LIFT_BAN = _bans(
-    "LiftBan",
-    "DELETE /bans/{kind}/{value}",
-    OPERATE,
-    ban.BanRequest,
-    None,
-    do=lambda desk, asked: desk.lift(asked),
-    summary="Lift a ban",
-    needs_token=True,
+LIFT_BAN = _bans("LiftBan", "DELETE /bans/{kind}/{value}", OPERATE, "Lift a ban")(
+    ban.BanRequest, None, lambda desk, asked: desk.lift(asked), needs_token=True
 )
 
-LIST_RULES = _rules(
-    "ListRules",
-    "GET /rules",
-    READ,
-    NoRequest,
-    access.RulesView,
-    do=lambda desk, _: desk.all(),
-    summary="Rules in the order in which they are asked",
+LIST_RULES = _rules("ListRules", "GET /rules", READ, "Rules in the order in which they are asked")(
+    NoRequest, access.RulesView, lambda desk, _: desk.all()
 )
 CHECK_RULES = _rules(
-    "CheckRules",
-    "POST /rules/check",
-    READ,
-    access.CheckRequest,
-    access.Checked,
-    do=lambda desk, asked: desk.check(asked),
-    summary="Say whether a client may do something, by which rule, and why",
-    body=access.CheckRequest,
-)
+    "CheckRules", "POST /rules/check", READ, "Say whether a client may do something, by which rule, and why"
+)(access.CheckRequest, access.Checked, lambda desk, asked: desk.check(asked), body=access.CheckRequest)
 
 LIST_SETTINGS = _settings(
     "ListSettings",
     "GET /configuration",
     ADMIN,
-    NoRequest,
-    list[access.SettingView],
-    do=lambda desk, _: desk.all(),
-    summary="Settings in force, where they come from, and which can be changed while the broker runs",
-)
+    "Settings in force, where they come from, and which can be changed while the broker runs",
+)(NoRequest, list[access.SettingView], lambda desk, _: desk.all())
 CHANGE_SETTINGS = _settings(
     "ChangeSettings",
     "PATCH /configuration",
     ADMIN,
+    "Change settings until the broker ends, all of those that are named or none",
+)(
     access.ChangeSettingsRequest,
     list[access.SettingView],
-    do=lambda desk, asked: desk.change(asked.settings),
-    summary="Change settings until the broker ends, all of those that are named or none",
+    lambda desk, asked: desk.change(asked.settings),
     about="What is read at the start alone is refused by its name: it belongs into the file of settings.",
     body=access.ChangeSettingsRequest,
     needs_token=True,
@@ -204,13 +152,11 @@ CHANGE_SETTINGS = _settings(
 )
 
 LIST_CHANGES = _trail(
-    "ListChanges",
-    "GET /audit",
-    ADMIN,
+    "ListChanges", "GET /audit", ADMIN, "The audit trail: who has changed what, newest first"
+)(
     trail.ListChangesRequest,
     list[trail.ChangeView],
-    do=lambda desk, asked: desk.page(asked),
-    summary="The audit trail: who has changed what, newest first",
+    lambda desk, asked: desk.page(asked),
     pages={"after": "id"},
     needs_token=True,
 )

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from functools import partial
+from typing import Any, Generic, Protocol, TypeVar
 
 from msgspec import Struct
 
 from embermq.admin.access import Scope
 
 D = TypeVar("D")
+D_co = TypeVar("D_co", covariant=True)
 R = TypeVar("R", bound=Struct)
 
 BODY_BYTES_MAX = 64 * 1024
@@ -55,36 +57,29 @@ class AdminOperation:
     names: tuple[str, ...] = ()
 
 
+class Row(Protocol[D_co]):
+    """The second half of a row, without a name of its own."""
+
+    def __call__(
+        self, request: type[R], answer: Any, do: Callable[[D_co, R], object], **more: Any
+    ) -> AdminOperation:
+        """`answer`: a type, None for nothing, or types by status."""
+
+
 class RowsOf(Generic[D]):
     """Makes the rows of one desk."""
 
     def __init__(self, desk: str) -> None:
         self._desk = desk
 
-    def __call__(
-        self,
-        name: str,
-        at: str,
-        scope: Scope,
-        request: type[R],
-        answer: Any,
-        *,
-        do: Callable[[D, R], object],
-        summary: str,
-        **more: Any,
-    ) -> AdminOperation:
-        """`at`: the method, and paths. `answer`: a type, None for nothing, or types by status."""
+    def __call__(self, name: str, at: str, scope: Scope, summary: str) -> Row[D]:
+        """What a user sees of it; then what it takes, answers and does. `at`: the method, and paths."""
         method, *paths = at.split()
-        answers = answer if isinstance(answer, dict) else {204 if answer is None else 200: answer}
-        return AdminOperation(
-            desk=self._desk,
-            name=name,
-            method=method,
-            paths=tuple(paths),
-            scope=scope,
-            request=request,
-            answers=answers,
-            do=do,
-            summary=summary,
-            **more,
-        )
+        what = partial(AdminOperation, desk=self._desk, name=name, summary=summary)
+        seen = partial(what, method=method, paths=tuple(paths), scope=scope)
+
+        def row(request: type[R], answer: Any, do: Callable[[D, R], object], **more: Any) -> AdminOperation:
+            answers = answer if isinstance(answer, dict) else {204 if answer is None else 200: answer}
+            return seen(request=request, answers=answers, do=do, **more)
+
+        return row

@@ -53,128 +53,83 @@ _rule_feeds: RowsOf[RuleFeedDesk] = RowsOf(RULE_FEEDS)
 _cluster: RowsOf[ClusterDesk] = RowsOf(CLUSTER)
 _broker: RowsOf[BrokerDesk] = RowsOf(BROKER)
 
-LIST_QUEUES = _queues(
-    "ListQueues",
-    "GET /queues",
-    READ,
+LIST_QUEUES = _queues("ListQueues", "GET /queues", READ, "Queues by name")(
     queue.ListQueuesRequest,
     list[QueueStats],
-    do=lambda desk, asked: desk.queues(asked.after, asked.limit, asked.match),
-    summary="Queues by name",
+    lambda desk, asked: desk.queues(asked.after, asked.limit, asked.match),
     pages={"after": "name"},
 )
-GET_QUEUE = _queues(
-    "GetQueue",
-    "GET /queues/{name}",
-    READ,
+GET_QUEUE = _queues("GetQueue", "GET /queues/{name}", READ, "A queue with its settings")(
     queue.QueueRequest,
     queue.QueueDetail,
-    do=lambda desk, asked: desk.queue(asked.queue),
-    summary="A queue with its settings",
+    lambda desk, asked: desk.queue(asked.queue),
     about="Of an alert_webhook only who may change settings sees more than its host.",
     without_secrets=queue.without_webhook,
 )
-GET_QUEUE_STATS = _queues(
-    "GetQueueStats",
-    "GET /queues/{name}/stats",
-    READ,
-    queue.QueueRequest,
-    QueueStats,
-    do=lambda desk, asked: desk.stats(asked.queue),
-    summary="Its figures",
+GET_QUEUE_STATS = _queues("GetQueueStats", "GET /queues/{name}/stats", READ, "Its figures")(
+    queue.QueueRequest, QueueStats, lambda desk, asked: desk.stats(asked.queue)
 )
-LIST_GROUPS = _queues(
-    "ListGroups",
-    "GET /queues/{name}/groups",
-    READ,
+LIST_GROUPS = _queues("ListGroups", "GET /queues/{name}/groups", READ, "Its consumer groups")(
     queue.ListGroupsRequest,
     list[GroupView],
-    do=lambda desk, asked: desk.groups(asked.queue, asked.after, asked.limit),
-    summary="Its consumer groups",
+    lambda desk, asked: desk.groups(asked.queue, asked.after, asked.limit),
     pages={"after": "name"},
 )
-LIST_CONSUMERS = _queues(
-    "ListConsumers",
-    "GET /queues/{name}/consumers",
-    READ,
+LIST_CONSUMERS = _queues("ListConsumers", "GET /queues/{name}/consumers", READ, "Its consumers")(
     queue.ListConsumersRequest,
     list[ConsumerView],
-    do=lambda desk, asked: desk.consumers(asked.queue, (asked.after_group, asked.after), asked.limit),
-    summary="Its consumers",
+    lambda desk, asked: desk.consumers(asked.queue, (asked.after_group, asked.after), asked.limit),
     pages={"after_group": "group", "after": "client_id"},
 )
 PEEK_MESSAGES = _queues(
-    "PeekMessages",
-    "GET /queues/{name}/messages",
-    READ,
+    "PeekMessages", "GET /queues/{name}/messages", READ, "Messages with their bodies, without consuming them"
+)(
     queue.PeekRequest,
     list[queue.PeekedMessage],
-    do=lambda desk, asked: desk.peek(asked.queue, asked.after, asked.limit),
-    summary="Messages with their bodies, without consuming them",
+    lambda desk, asked: desk.peek(asked.queue, asked.after, asked.limit),
 )
 LIST_DELAYED = _queues(
-    "ListDelayed",
-    "GET /queues/{name}/delayed",
-    READ,
+    "ListDelayed", "GET /queues/{name}/delayed", READ, "Messages whose time has not come, with their bodies"
+)(
     queue.PeekRequest,
     list[queue.PeekedMessage],
-    do=lambda desk, asked: desk.delayed(asked.queue, asked.after, asked.limit),
-    summary="Messages whose time has not come, with their bodies",
+    lambda desk, asked: desk.delayed(asked.queue, asked.after, asked.limit),
 )
 GET_MESSAGE = _queues(
     "GetMessage",
     "GET /queues/{name}/messages/{message_id}",
     READ,
-    queue.MessageRequest,
-    MessageView,
-    do=lambda desk, asked: desk.message(asked.queue, asked.message_id),
-    summary="A message: its state in each group, holder, next retry",
-)
+    "A message: its state in each group, holder, next retry",
+)(queue.MessageRequest, MessageView, lambda desk, asked: desk.message(asked.queue, asked.message_id))
 DELETE_MESSAGE = _queues(
     "DeleteMessage",
     "DELETE /queues/{name}/messages/{message_id}",
     OPERATE,
-    queue.MessageRequest,
-    None,
-    do=lambda desk, asked: desk.delete_message(asked.queue, asked.message_id),
-    summary="Delete one message, held and delayed ones too",
-)
-EXPLAIN_QUEUE = _queues(
-    "ExplainQueue",
-    "GET /queues/{name}/explain",
-    READ,
-    queue.QueueRequest,
-    list[Reason],
-    do=lambda desk, asked: desk.explain(asked.queue),
-    summary="Why nothing is delivered",
+    "Delete one message, held and delayed ones too",
+)(queue.MessageRequest, None, lambda desk, asked: desk.delete_message(asked.queue, asked.message_id))
+EXPLAIN_QUEUE = _queues("ExplainQueue", "GET /queues/{name}/explain", READ, "Why nothing is delivered")(
+    queue.QueueRequest, list[Reason], lambda desk, asked: desk.explain(asked.queue)
 )
 LIST_DEAD_LETTERS = _queues(
-    "ListDeadLetters",
-    "GET /queues/{name}/dlq",
-    READ,
+    "ListDeadLetters", "GET /queues/{name}/dlq", READ, "Its dead letters, without consuming them"
+)(
     queue.ListDeadLettersRequest,
     list[DeadLetterView],
-    do=lambda desk, asked: desk.dead_letters(asked.queue, asked.filter.filter, asked.after, asked.limit),
-    summary="Its dead letters, without consuming them",
+    lambda desk, asked: desk.dead_letters(asked.queue, asked.filter.filter, asked.after, asked.limit),
     pages={"after": "id"},
 )
 RETRY_DEAD_LETTER = _queues(
-    "RetryDeadLetter",
-    "POST /queues/{name}/dlq/{id}/retry",
-    OPERATE,
-    queue.RetryDeadLetterRequest,
-    queue.Done,
-    do=lambda desk, asked: desk.retry(asked.queue, asked.id),
-    summary="Put a dead letter back",
-)
+    "RetryDeadLetter", "POST /queues/{name}/dlq/{id}/retry", OPERATE, "Put a dead letter back"
+)(queue.RetryDeadLetterRequest, queue.Done, lambda desk, asked: desk.retry(asked.queue, asked.id))
 REDRIVE_DEAD_LETTERS = _queues(
     "RedriveDeadLetters",
     "POST /queues/{name}/dlq/redrive",
     OPERATE,
+    "Put dead letters back by their ids, all in one transaction",
+)(
     queue.RedriveDeadLettersRequest,
     queue.PutBack,
-    do=lambda desk, asked: desk.put_back(asked.queue, asked.ids),
-    summary="Put dead letters back by their ids, all in one transaction",
+    lambda desk, asked: desk.put_back(asked.queue, asked.ids),
     about="What is no dead letter any more counts as gone: a request without an answer may be repeated. "
     + STAYS,
     body=queue.LettersAsked,
@@ -184,190 +139,126 @@ RETRY_DEAD_LETTERS = _queues(
     "RetryDeadLetters",
     "POST /queues/{name}/dlq/retry",
     OPERATE,
+    "Put dead letters back: all, or those of a filter; with a rate, in the background",
+)(
     queue.RetryDeadLettersRequest,
     {200: queue.Retried, 202: queue.RetryJob},
-    do=lambda desk, asked: (
+    lambda desk, asked: (
         desk.retry_all(asked.queue, asked.filter.filter, asked.limit or queue.RETRY_MAX)
         if asked.rate is None
         else desk.retry_slowly(asked.queue, asked.filter.filter, asked.rate)
     ),
-    summary="Put dead letters back: all, or those of a filter; with a rate, in the background",
     about=STAYS,
     status=lambda done: 202 if isinstance(done, queue.RetryJob) else 200,
     names=("filter", "rate", "limit"),
 )
-GET_RETRY = _queues(
-    "GetRetry",
-    "GET /queues/{name}/dlq/retry",
-    READ,
-    queue.QueueRequest,
-    queue.RetryJob,
-    do=lambda desk, asked: desk.retry_job(asked.queue),
-    summary="The retry that runs, or ran last",
+GET_RETRY = _queues("GetRetry", "GET /queues/{name}/dlq/retry", READ, "The retry that runs, or ran last")(
+    queue.QueueRequest, queue.RetryJob, lambda desk, asked: desk.retry_job(asked.queue)
 )
-STOP_RETRY = _queues(
-    "StopRetry",
-    "DELETE /queues/{name}/dlq/retry",
-    OPERATE,
-    queue.QueueRequest,
-    {204: queue.RetryJob},
-    do=lambda desk, asked: desk.stop_retry(asked.queue),
-    summary="End the retry that runs",
+STOP_RETRY = _queues("StopRetry", "DELETE /queues/{name}/dlq/retry", OPERATE, "End the retry that runs")(
+    queue.QueueRequest, {204: queue.RetryJob}, lambda desk, asked: desk.stop_retry(asked.queue)
 )
-PUT_QUEUE = _queues(
-    "PutQueue",
-    "PUT /queues/{name}",
-    ADMIN,
+PUT_QUEUE = _queues("PutQueue", "PUT /queues/{name}", ADMIN, "Make a queue, or give it other settings")(
     queue.PutQueueRequest,
     {200: queue.Configured, 201: queue.Configured},
-    do=lambda desk, asked: desk.configure(asked.queue, asked.settings, only_new=asked.only_new),
-    summary="Make a queue, or give it other settings",
+    lambda desk, asked: desk.configure(asked.queue, asked.settings, only_new=asked.only_new),
     about="What is not named has its default; the name may be left out. With `If-None-Match: *` a queue that is there"
     " stays as it is: 412.",
     body=QueueSettings,
     body_as="settings",
     status=lambda done: 201 if done.created else 200,
 )
-DELETE_QUEUE = _queues(
-    "DeleteQueue",
-    "DELETE /queues/{name}",
-    ADMIN,
-    queue.QueueRequest,
-    queue.Done,
-    do=lambda desk, asked: desk.delete(asked.queue),
-    summary="Empty a queue and delete it",
+DELETE_QUEUE = _queues("DeleteQueue", "DELETE /queues/{name}", ADMIN, "Empty a queue and delete it")(
+    queue.QueueRequest, queue.Done, lambda desk, asked: desk.delete(asked.queue)
 )
 PURGE_QUEUE = _queues(
-    "PurgeQueue",
-    "POST /queues/{name}/purge",
-    OPERATE,
-    queue.QueueRequest,
-    queue.Done,
-    do=lambda desk, asked: desk.purge(asked.queue),
-    summary="Delete every message that is there",
-)
+    "PurgeQueue", "POST /queues/{name}/purge", OPERATE, "Delete every message that is there"
+)(queue.QueueRequest, queue.Done, lambda desk, asked: desk.purge(asked.queue))
 PAUSE_QUEUE = _queues(
     "PauseQueue",
     "POST /queues/{name}/pause /queues/{name}/groups/{group}/pause",
     OPERATE,
-    queue.GroupRequest,
-    None,
-    do=lambda desk, asked: desk.pause(asked.queue, asked.group, is_paused=True),
-    summary="Hand out nothing, until resumed; of a queue, or to one group",
-)
+    "Hand out nothing, until resumed; of a queue, or to one group",
+)(queue.GroupRequest, None, lambda desk, asked: desk.pause(asked.queue, asked.group, is_paused=True))
 RESUME_QUEUE = _queues(
     "ResumeQueue",
     "POST /queues/{name}/resume /queues/{name}/groups/{group}/resume",
     OPERATE,
-    queue.GroupRequest,
-    None,
-    do=lambda desk, asked: desk.pause(asked.queue, asked.group, is_paused=False),
-    summary="Hand out messages again",
-)
+    "Hand out messages again",
+)(queue.GroupRequest, None, lambda desk, asked: desk.pause(asked.queue, asked.group, is_paused=False))
 REMOVE_GROUP = _queues(
-    "RemoveGroup",
-    "DELETE /queues/{name}/groups/{group}",
-    OPERATE,
-    queue.GroupRequest,
-    None,
-    do=lambda desk, asked: desk.remove_group(asked.queue, asked.group),
-    summary="Remove a group without consumers",
-)
+    "RemoveGroup", "DELETE /queues/{name}/groups/{group}", OPERATE, "Remove a group without consumers"
+)(queue.GroupRequest, None, lambda desk, asked: desk.remove_group(asked.queue, asked.group))
 
 LIST_CLIENTS = _sessions(
-    "ListClients",
-    "GET /clients",
-    READ,
+    "ListClients", "GET /clients", READ, "Clients that are connected or have a session, by client id"
+)(
     session.ListClientsRequest,
     list[session.SessionView],
-    do=lambda desk, asked: desk.sessions(asked),
-    summary="Clients that are connected or have a session, by client id",
+    lambda desk, asked: desk.sessions(asked),
     pages={"after": "client_id"},
 )
 GET_CLIENT = _sessions(
     "GetClient",
     "GET /clients/{client_id}",
     READ,
-    session.ClientRequest,
-    session.SessionDetail,
-    do=lambda desk, asked: desk.session(asked.client_id),
-    summary="A client: its session, connection and subscriptions, what it owes and is owed",
-)
+    "A client: its session, connection and subscriptions, what it owes and is owed",
+)(session.ClientRequest, session.SessionDetail, lambda desk, asked: desk.session(asked.client_id))
 LIST_SUBSCRIPTIONS = _sessions(
-    "ListSubscriptions",
-    "GET /clients/{client_id}/subscriptions",
-    READ,
+    "ListSubscriptions", "GET /clients/{client_id}/subscriptions", READ, "Its subscriptions by filter"
+)(
     session.ListSubscriptionsRequest,
     list[session.SubscriptionView],
-    do=lambda desk, asked: desk.subscriptions(asked.client_id, asked.after, asked.limit),
-    summary="Its subscriptions by filter",
+    lambda desk, asked: desk.subscriptions(asked.client_id, asked.after, asked.limit),
     pages={"after": "topic_filter"},
 )
 DELETE_SESSION = _sessions(
     "DeleteSession",
     "DELETE /clients/{client_id}",
     ADMIN,
-    session.ClientRequest,
-    None,
-    do=lambda desk, asked: desk.delete(asked.client_id),
-    summary="End a session and its connection; its queue and subscriptions go",
-)
+    "End a session and its connection; its queue and subscriptions go",
+)(session.ClientRequest, None, lambda desk, asked: desk.delete(asked.client_id))
 DISCONNECT_CLIENT = _sessions(
     "DisconnectClient",
     "DELETE /clients/{client_id}/connection",
     OPERATE,
-    session.ClientRequest,
-    None,
-    do=lambda desk, asked: desk.disconnect(asked.client_id),
-    summary="End a client's connection; a kept session stays",
-)
+    "End a client's connection; a kept session stays",
+)(session.ClientRequest, None, lambda desk, asked: desk.disconnect(asked.client_id))
 GIVE_SESSION = _sessions(
-    "GiveSession",
-    "POST /clients/{client_id}/give",
-    ADMIN,
+    "GiveSession", "POST /clients/{client_id}/give", ADMIN, "Give a kept session to a user"
+)(
     session.GiveRequest,
     None,
-    do=lambda desk, asked: desk.give(asked.client_id, asked.user),
-    summary="Give a kept session to a user",
+    lambda desk, asked: desk.give(asked.client_id, asked.user),
     needs_token=True,
     names=("user",),
 )
-LIST_PINS = _sessions(
-    "ListPins",
-    "GET /pins",
-    READ,
-    session.NoRequest,
-    list[session.PinView],
-    do=lambda desk, _: desk.pins(),
-    summary="Who reads the message log, furthest behind first",
+LIST_PINS = _sessions("ListPins", "GET /pins", READ, "Who reads the message log, furthest behind first")(
+    session.NoRequest, list[session.PinView], lambda desk, _: desk.pins()
 )
 LIST_APPLICATION_LOGS = _sessions(
     "ListApplicationLogs",
     "GET /application-logs",
     READ,
-    session.NoRequest,
-    list[session.ApplicationLogView],
-    do=lambda desk, _: desk.application_logs(),
-    summary="Application logs that are kept in a store of their own",
-)
+    "Application logs that are kept in a store of their own",
+)(session.NoRequest, list[session.ApplicationLogView], lambda desk, _: desk.application_logs())
 CLEAN_APPLICATION_LOGS = _sessions(
-    "CleanApplicationLogs",
-    "DELETE /application-logs",
-    ADMIN,
+    "CleanApplicationLogs", "DELETE /application-logs", ADMIN, "Delete those of these logs that nobody reads"
+)(
     session.LogsRequest,
     list[str],
-    do=lambda desk, asked: desk.clean_application_logs(asked.name),
-    summary="Delete those of these logs that nobody reads",
+    lambda desk, asked: desk.clean_application_logs(asked.name),
     names=("name",),
 )
 RESTORE_APPLICATION_LOG = _sessions(
     "RestoreApplicationLog",
     "POST /application-logs/restore",
     ADMIN,
+    "For the pipeline: make a log again that a session wants",
+)(
     session.RestoreRequest,
     session.RestoredLog,
-    do=lambda desk, asked: desk.restore_application_log(asked.topic),
-    summary="For the pipeline: make a log again that a session wants",
+    lambda desk, asked: desk.restore_application_log(asked.topic),
     body=session.RestoreRequest,
     is_inner=True,
 )
@@ -375,60 +266,52 @@ RESTORE_MISSING_LOGS = _sessions(
     "RestoreMissingLogs",
     "POST /application-logs/restore-missing",
     ADMIN,
+    "For the pipeline: make every log again that is wanted and not there",
+)(
     session.NoRequest,
     session.RestoredLogs,
-    do=lambda desk, _: desk.restore_missing_application_logs(),
-    summary="For the pipeline: make every log again that is wanted and not there",
+    lambda desk, _: desk.restore_missing_application_logs(),
     is_inner=True,
 )
 LIST_LATE_LOGS = _sessions(
     "ListLateLogs",
     "GET /application-logs/late",
     READ,
+    "For the pipeline: logs that were made or found lately",
+)(
     session.LateLogsRequest,
     session.LateLogView,
-    do=lambda desk, asked: desk.late_application_logs(asked.since),
-    summary="For the pipeline: logs that were made or found lately",
+    lambda desk, asked: desk.late_application_logs(asked.since),
     is_inner=True,
 )
 
 LIST_RETAINED = _messages(
-    "ListRetained",
-    "GET /retained",
-    READ,
+    "ListRetained", "GET /retained", READ, "Retained messages by topic, without their payloads"
+)(
     message.ListRetainedRequest,
     list[message.RetainedView],
-    do=lambda desk, asked: desk.retained(asked.filter, asked.after, asked.limit),
-    summary="Retained messages by topic, without their payloads",
+    lambda desk, asked: desk.retained(asked.filter, asked.after, asked.limit),
     about="A filter that begins with $SYS finds what the broker says of itself.",
     pages={"after": "topic"},
 )
 GET_RETAINED = _messages(
-    "GetRetained",
-    "GET /retained/{topic}",
-    OPERATE,
-    message.TopicRequest,
-    message.RetainedDetail,
-    do=lambda desk, asked: desk.message(asked.topic),
-    summary="The retained message of a topic with its payload",
-)
+    "GetRetained", "GET /retained/{topic}", OPERATE, "The retained message of a topic with its payload"
+)(message.TopicRequest, message.RetainedDetail, lambda desk, asked: desk.message(asked.topic))
 DELETE_RETAINED = _messages(
     "DeleteRetained",
     "DELETE /retained/{topic}",
     OPERATE,
-    message.TopicRequest,
-    None,
-    do=lambda desk, asked: desk.delete(asked.topic),
-    summary="Delete the retained message of a topic; subscribers get the empty message that does it",
-)
+    "Delete the retained message of a topic; subscribers get the empty message that does it",
+)(message.TopicRequest, None, lambda desk, asked: desk.delete(asked.topic))
 PUBLISH = _messages(
     "Publish",
     "POST /publish",
     OPERATE,
+    "Publish a message, to a topic or a durable queue; answered when it is stored",
+)(
     message.PublishRequest,
     message.PublishOutcome,
-    do=lambda desk, asked: desk.publish(asked),
-    summary="Publish a message, to a topic or a durable queue; answered when it is stored",
+    lambda desk, asked: desk.publish(asked),
     about="No rules are asked. A request without an answer may have been done.",
     body=message.PublishRequest,
     body_bytes_max=message.PUBLISH_BYTES_MAX,
@@ -436,115 +319,76 @@ PUBLISH = _messages(
 )
 
 LIST_PARKED_CLIENTS = _parked(
-    "ListParkedClients",
-    "GET /parked/clients",
-    READ,
-    session.NoRequest,
-    list[parked.ParkedClientView],
-    do=lambda desk, _: desk.clients(),
-    summary="Clients that have parked messages",
-)
-LIST_PARKED = _parked(
-    "ListParked",
-    "GET /parked",
-    READ,
+    "ListParkedClients", "GET /parked/clients", READ, "Clients that have parked messages"
+)(session.NoRequest, list[parked.ParkedClientView], lambda desk, _: desk.clients())
+LIST_PARKED = _parked("ListParked", "GET /parked", READ, "Parked messages of a client")(
     parked.ParkedPageRequest,
     list[parked.ParkedView],
-    do=lambda desk, asked: desk.page(asked.client_id, asked.after, asked.limit),
-    summary="Parked messages of a client",
+    lambda desk, asked: desk.page(asked.client_id, asked.after, asked.limit),
     pages={"after": "number"},
 )
-GET_PARKED = _parked(
-    "GetParked",
-    "GET /parked/message",
-    OPERATE,
-    parked.ParkedRequest,
-    parked.ParkedDetail,
-    do=lambda desk, asked: desk.message(asked.client_id, asked.number),
-    summary="A parked message with its payload",
+GET_PARKED = _parked("GetParked", "GET /parked/message", OPERATE, "A parked message with its payload")(
+    parked.ParkedRequest, parked.ParkedDetail, lambda desk, asked: desk.message(asked.client_id, asked.number)
 )
-REDRIVE_PARKED = _parked(
-    "RedriveParked",
-    "POST /parked/redrive",
-    OPERATE,
+REDRIVE_PARKED = _parked("RedriveParked", "POST /parked/redrive", OPERATE, "Have parked messages sent again")(
     parked.ParkedNumbersRequest,
     parked.ParkedCount,
-    do=lambda desk, asked: desk.redrive(asked.client_id, asked.number or None),
-    summary="Have parked messages sent again",
+    lambda desk, asked: desk.redrive(asked.client_id, asked.number or None),
     names=("client_id", "number"),
 )
-DELETE_PARKED = _parked(
-    "DeleteParked",
-    "DELETE /parked",
-    OPERATE,
+DELETE_PARKED = _parked("DeleteParked", "DELETE /parked", OPERATE, "Delete parked messages for good")(
     parked.ParkedNumbersRequest,
     parked.ParkedCount,
-    do=lambda desk, asked: desk.delete(asked.client_id, asked.number or None),
-    summary="Delete parked messages for good",
+    lambda desk, asked: desk.delete(asked.client_id, asked.number or None),
     names=("client_id", "number"),
 )
 
 REPLAY_MESSAGES = _replays(
-    "ReplayMessages",
-    "POST /replays/{replay}",
-    ADMIN,
+    "ReplayMessages", "POST /replays/{replay}", ADMIN, "Take messages of the log or the lake once more"
+)(
     replay.ReplayRequest,
     replay.ReplayTaken,
-    do=lambda desk, asked: desk.take(asked),
-    summary="Take messages of the log or the lake once more",
+    lambda desk, asked: desk.take(asked),
     about="A piece that has been taken is left out: a request without an answer may be repeated.",
     body=replay.PieceAsked,
     body_bytes_max=replay.PIECE_BYTES_MAX,
     is_inner=True,
 )
 TAKE_OF_RULE = _rule_feeds(
-    "TakeOfRule",
-    "POST /rule-feeds/{rule}",
-    ADMIN,
+    "TakeOfRule", "POST /rule-feeds/{rule}", ADMIN, "Take messages that a rule has made"
+)(
     rule.RuleFeedRequest,
     rule.RuleFeedTaken,
-    do=lambda desk, asked: desk.take(asked),
-    summary="Take messages that a rule has made",
+    lambda desk, asked: desk.take(asked),
     about="What has been taken is left out: a request without an answer may be repeated.",
     body=rule.RuleFeedAsked,
     body_bytes_max=replay.PIECE_BYTES_MAX,
     is_inner=True,
 )
 GET_CLUSTER = _cluster(
-    "GetCluster",
-    "GET /cluster",
-    READ,
-    session.NoRequest,
-    ClusterView,
-    do=lambda desk, _: desk.view(),
-    summary="Nodes of the broker's cluster, with their leases and slots",
-)
+    "GetCluster", "GET /cluster", READ, "Nodes of the broker's cluster, with their leases and slots"
+)(session.NoRequest, ClusterView, lambda desk, _: desk.view())
 GET_BROKER = _broker(
     "GetBroker",
     "GET /broker",
     READ,
-    session.NoRequest,
-    whole.BrokerView,
-    do=lambda desk, _: desk.overview(),
-    summary="The broker: version, listeners, state of each part, its figures now and since the start",
-)
+    "The broker: version, listeners, state of each part, its figures now and since the start",
+)(session.NoRequest, whole.BrokerView, lambda desk, _: desk.overview())
 GET_FIGURES = _broker(
     "GetFigures",
     "GET /broker/figures",
     READ,
-    session.NoRequest,
-    list[whole.BrokerFigures],
-    do=lambda desk, _: desk.history(),
-    summary="Its figures of the last five minutes, second by second, oldest first",
-)
+    "Its figures of the last five minutes, second by second, oldest first",
+)(session.NoRequest, list[whole.BrokerFigures], lambda desk, _: desk.history())
 FOLLOW_EVENTS = _broker(
     "FollowEvents",
     "GET /events/stream",
     READ,
+    "Live, as server-sent events: `figures` every second, and `client` events",
+)(
     whole.StreamRequest,
     str,
-    do=lambda desk, asked: desk.follow(figures=asked.figures, clients=asked.clients),
-    summary="Live, as server-sent events: `figures` every second, and `client` events",
+    lambda desk, asked: desk.follow(figures=asked.figures, clients=asked.clients),
     about="`figures` has the fields of BrokerFigures. `client` has `event` (connected, disconnected, login failed,"
     " denied, refused) with `time`, `client_id`, `user`, `peer`, `listener`, `reason`, `code`, `topic`, as far as they"
     " are known. `left_out` says how many events this connection was too slow for. 16 may follow at a time. The stream"
