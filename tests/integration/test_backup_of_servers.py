@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,15 +15,14 @@ from tests.support.mqtt_client import MqttClient, run
 from tests.support.redis_cluster import RedisCluster
 from tests.support.redis_server import RedisServer
 from tests.support.servers import on_servers
-from tests.support.sql_server import SqlServer, program
+from tests.support.sql_server import SqlServer
 from tests.support.stored_data import NEVER_S, SETTINGS, check, fill, storing_broker
+from tests.support.stored_servers import CLIENTS, dumped, loaded, settings_of, words_of
 from tests.support.waiting import wait_for
 
 from embermq.adapters.redis.floor_marks import mark_keys
 from embermq.mqtt.wire.packets import Subscription
 
-CLIENTS = ("device",)
-RUN_S = 120
 LOST = 3
 LATER = [b"%d" % number for number in range(20)]
 AFTER = [b"after %d" % number for number in range(20)]
@@ -41,15 +39,6 @@ def kafka(tmp_path: Path) -> Iterator[KafkaServer]:
 def redis(tmp_path: Path) -> Iterator[RedisServer]:
     with RedisServer(tmp_path / "redis", appendonly=False) as server:
         yield server
-
-
-def settings_of(kafka: KafkaServer, redis: RedisServer, database: str) -> dict[str, object]:
-    return SETTINGS | on_servers(kafka, redis, "backup") | {"stores.static": database}
-
-
-def words_of(settings: dict[str, object]) -> list[str]:
-    given = {name: value for name, value in settings.items() if name.startswith(("stores.", "kafka."))}
-    return [word for name, value in given.items() for word in ("--set", f"{name}={value}")]
 
 
 def checked(data_dir: Path, words: list[str], code: int = 0) -> dict[str, str]:
@@ -98,19 +87,6 @@ def goes_on(broker: BrokerProcess, payloads: list[bytes]) -> None:
     run(scenario())
 
 
-def dumped(server: SqlServer, url: str, file: Path) -> None:
-    tool = program("pg_dump", "usr/lib/postgresql/*/bin/pg_dump")
-    with file.open("wb") as out:
-        subprocess.run([tool, url], stdout=out, check=True, timeout=RUN_S)
-
-
-def loaded(server: SqlServer, file: Path) -> str:
-    url = server.database()
-    tool = program("psql", "usr/lib/postgresql/*/bin/psql")
-    subprocess.run([tool, "-q", "-f", file, url], stdout=subprocess.DEVNULL, check=True, timeout=RUN_S)
-    return url
-
-
 @pytest.mark.timeout(400)
 @pytest.mark.promise("repositories-4")
 def test_copies_in_the_documented_order_are_put_back_and_nothing_is_lost(
@@ -127,7 +103,7 @@ def test_copies_in_the_documented_order_are_put_back_and_nothing_is_lost(
         redis.ask("SAVE")
         shutil.copy(redis.folder / "dump.rdb", copies)
         goes_on(broker, LATER)
-        dumped(postgres, database, copies / "static.sql")
+        dumped(database, copies / "static.sql")
         saved = run_program("backup", copies / "data", "--data-dir", broker.data_dir, *words)
         assert saved.returncode == 0, saved.stderr
         broker.kill()

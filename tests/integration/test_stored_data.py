@@ -12,10 +12,25 @@ import pytest
 from tests.support.broker_process import BrokerProcess
 from tests.support.forked_program import run_program
 from tests.support.played_pipeline import PlayedPipeline
+from tests.support.sql_server import SqlServer
 from tests.support.stored_data import check, fill, storing_broker
+from tests.support.stored_servers import check_servers, taken_up
 
 STORED = Path(__file__).parents[1] / "stored"
-RELEASES = sorted(path.name.removesuffix(".tar.xz") for path in STORED.glob("*.tar.xz"))
+OF_SERVERS = "-servers"
+
+
+def releases(kind: str = "") -> list[str]:
+    """Those whose data, or whose servers, are kept here."""
+    names = sorted(path.name.removesuffix(".tar.xz") for path in STORED.glob("*.tar.xz"))
+    return [name for name in names if name.endswith(OF_SERVERS) == bool(kind)]
+
+
+def unpacked(name: str, folder: Path) -> Path:
+    """One of them, in a folder."""
+    with tarfile.open(STORED / f"{name}.tar.xz") as archive:
+        archive.extractall(folder, filter="data")
+    return folder / name
 
 
 def store(data_dir: Path, folder: Path) -> None:
@@ -25,15 +40,21 @@ def store(data_dir: Path, folder: Path) -> None:
         broker.stop()
 
 
-@pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.parametrize("release", releases())
 def test_a_data_directory_of_each_release_is_opened(release: str, tmp_path: Path) -> None:
-    with tarfile.open(STORED / f"{release}.tar.xz") as archive:
-        archive.extractall(tmp_path / "stored", filter="data")
     data_dir = tmp_path / "data"
-    restored = run_program("restore", tmp_path / "stored" / release, "--data-dir", data_dir)
+    restored = run_program("restore", unpacked(release, tmp_path / "stored"), "--data-dir", data_dir)
     assert restored.returncode == 0, restored.stderr
     with storing_broker(data_dir, tmp_path) as broker, PlayedPipeline(data_dir):
         check(broker)
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("release", releases(OF_SERVERS))
+def test_the_servers_of_each_release_are_opened(release: str, postgres: SqlServer, tmp_path: Path) -> None:
+    """Kafka, Redis and PostgreSQL have what this release stored, down to the files."""
+    with taken_up(unpacked(release, tmp_path / "stored"), tmp_path, postgres) as settings:
+        check_servers(tmp_path, settings)
 
 
 @pytest.fixture(scope="module")
