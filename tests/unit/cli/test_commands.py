@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from embermq import __version__
+from embermq import HOT_PATH, __version__
 from embermq.cli.main import COMMANDS, main
 
 EMBERMQ = [sys.executable, "-m", "embermq"]
@@ -177,7 +177,8 @@ def test_version_tells_what_runs(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["version", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["embermq"], found["pyspark"]) == (__version__, "4.2.1")
-    assert set(found) == {"embermq", "python", "pyspark", "java", "sqlite"}
+    assert set(found) == {"embermq", "compiled", "python", "pyspark", "java", "sqlite"}
+    assert found["compiled"] == ("yes" if HOT_PATH.is_compiled else f"no: {HOT_PATH.why}")
 
 
 def test_users_come_and_go(tmp_path: Path) -> None:
