@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import pytest
 from tests.support.hand_driven import HandDrivenBroker
 
 from embermq.cluster.inflow import Inflow
@@ -18,9 +19,13 @@ from embermq.formats.log_record import (
 from embermq.model.message import Message
 from embermq.mqtt.wire.packets import Suback, Subscribe, Subscription
 from embermq.mqtt.wire.properties import Properties
+from embermq.mqtt.wire.reason_codes import ReasonCode
+from embermq.mqtt.wire.version import ProtocolVersion
 from embermq.ports.errors import StoreFull
 from embermq.ports.peer_logs import PeerRecords
 from embermq.sessions.durable_queues import OffsetFound
+from embermq.sessions.subscribing import RETAIN_NEVER
+from embermq.sessions.waiting_subscriptions import WAIT_MS
 
 HERE, THERE = 0, 1
 
@@ -214,6 +219,31 @@ def test_a_subscribe_waits_for_what_others_have_retained_by_now() -> None:
     client.does(Subscribe(8, (Subscription("u", 1, retain_handling=2),)))
     node.hand.settle()
     assert client.last(Suback).packet_id == 8 and len(asked) == 1
+
+
+@pytest.mark.promise("cluster-5")
+@pytest.mark.parametrize(
+    ("version", "code"),
+    [(ProtocolVersion.V5, ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR), (ProtocolVersion.V311, 0x80)],
+)
+def test_a_subscribe_is_refused_when_what_others_have_retained_cannot_be_known(
+    version: ProtocolVersion, code: int
+) -> None:
+    node = Node()
+    asked: list[OffsetFound] = []
+    node.hand.state.share.catch_up = asked.append
+    client = node.hand.connects("c", version=version)
+    never = RETAIN_NEVER if version is ProtocolVersion.V5 else 0
+    client.does(Subscribe(7, (Subscription("t", 1), Subscription("live", 1, retain_handling=never))))
+    node.hand.passes(ms=WAIT_MS - 1)
+    assert not client.all(Suback)
+    node.hand.passes(ms=1)
+    assert client.last(Suback).reason_codes == (code, 1 if never else code)
+    asked[0](0)
+    node.hand.settle()
+    assert len(client.all(Suback)) == 1
+    node.hand.state.share.catch_up = None
+    assert client.subscribes("t", qos=1) == (1,)
 
 
 def test_the_later_retained_message_stays_in_whatever_order_they_come() -> None:
