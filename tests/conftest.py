@@ -47,7 +47,7 @@ hypothesis.settings.load_profile("default")
 def pytest_addoption(parser: pytest.Parser) -> None:
     """How long, and from which seeds, `tests/hostile/test_fuzz.py` and `tests/simulation/test_seeds.py` go on."""
     fuzz = parser.getgroup("fuzz", "mutated packets")
-    fuzz.addoption("--fuzz-packets", type=int, default=10_000, help="how many mutated packets (10000)")
+    fuzz.addoption("--fuzz-packets", type=int, default=5_000, help="how many mutated packets (5000)")
     fuzz.addoption("--fuzz-seed", type=int, default=1, help="which ones (1)")
     fuzz.addoption("--fuzz-replay", default="", metavar="FOLDER", help="send what a failure saved there")
     simulation = parser.getgroup("simulation", "brokers in one process")

@@ -371,6 +371,7 @@ def test_a_backup_has_the_lake_of_its_position(
     assert offsets_in(fresh) == list(range(RECORDS))
 
 
+@pytest.mark.in_faults
 @pytest.mark.promise("pipeline-2", "pipeline-10")
 def test_in_object_storage(
     spark: SparkSession, log: LogWriter, places: Places, lakes: list[Lake], tmp_path: Path

@@ -55,6 +55,7 @@ def with_spark(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> SparkSes
     return spark
 
 
+@pytest.mark.in_faults
 @pytest.mark.promise("pipeline-3", "pipeline-12")
 def test_log_and_lake_are_one_range_of_positions(
     with_spark: SparkSession, kafka: KafkaServer, tmp_path: Path

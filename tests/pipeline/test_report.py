@@ -145,6 +145,7 @@ def test_figures_tables_and_page(data_dir: Path, tmp_path: Path, capsys: pytest.
     assert "is there already" in capsys.readouterr().err
 
 
+@pytest.mark.in_faults
 @pytest.mark.promise("pipeline-1", "pipeline-12")
 @pytest.mark.usefixtures("_with_spark")
 def test_a_log_in_kafka_has_the_same_report(
