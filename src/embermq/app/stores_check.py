@@ -152,9 +152,9 @@ def _static(settings: Settings, log_id: int, extent: LogExtent) -> Iterator[Find
         raise StoreError(
             f"stores.static: {url.shown}: its tables are of a newer EmberMQ, version {status.version}"
         )
-    if status.state is not SchemaState.CURRENT:
+    if status.state is SchemaState.EMPTY:
         text = f"{url.shown} has tables of version {status.version}, {status.newest} is needed"
-        yield Finding("accounts", "lost" if status.state is SchemaState.EMPTY else "repaired", text)
+        yield Finding("accounts", "lost", text)
         return
     yield Finding("accounts", "fits", f"{url.shown} has its tables")
     with closing(Database(url, settings.sql)) as database:

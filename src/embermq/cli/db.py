@@ -23,14 +23,11 @@ def status(settings: Settings) -> Told:
     found = static_status(settings, _url(settings))
     told = {
         "empty": "nothing of EmberMQ is there",
-        "behind": f"version {found.version}",
         "current": f"version {found.version}, current",
         "newer": f"version {found.version}, written by a newer EmberMQ",
     }
-    lines = [f"{found.store}: {told[found.state]}; this version of EmberMQ needs {found.newest}"]
-    if found.pending:
-        lines.append(f"an upgrade would run {', '.join(found.pending)}")
-    return Told(found, lines, 0 if found.state == "current" else 1)
+    line = f"{found.store}: {told[found.state]}; this version of EmberMQ needs {found.newest}"
+    return Told(found, [line], 0 if found.state == "current" else 1)
 
 
 @app.command("upgrade")
@@ -41,7 +38,7 @@ def upgrade(settings: Settings) -> Told:
 
     before = upgrade_static(settings, _url(settings))
     done = f"brought from version {before.version} to {before.newest}"
-    told = done if before.pending else f"version {before.version} already"
+    told = done if before.version < before.newest else f"version {before.version} already"
     return Told(before, [f"{before.store}: {told}"])
 
 

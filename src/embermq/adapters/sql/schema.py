@@ -1,4 +1,7 @@
-"""Versions of the schema: what a database has, what this program needs, and the way up."""
+"""The version of the tables: what a database has, what this program needs, and the way up.
+
+There is one version yet, so that the way up is to make what is not there.
+"""
 
 from __future__ import annotations
 
@@ -7,49 +10,41 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
-from pathlib import Path
 
-from alembic import command
-from alembic.config import Config
-from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
-from alembic.util.exc import CommandError
 from msgspec import Struct
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, delete, insert, inspect, select, text
 from sqlalchemy.exc import DBAPIError
 
 from embermq.adapters.sql.database import Database
+from embermq.adapters.sql.tables import CHANGES, VERSION_TABLE, messages_by_topic, meta, metadata, schema
 from embermq.database.database_url import DatabaseUrl
 from embermq.database.settings import SqlSettings
-from embermq.ports.errors import StoreError, StoreUnavailable
+from embermq.ports.errors import StoreUnavailable
 
 LOG = logging.getLogger("embermq.stores")
-VERSION_TABLE = "embermq_schema"
+VERSION = 1
 STATEMENT_S = 3_600.0
 """For statements of an upgrade: a table may be large, and a step has no parts."""
 LOCK_S = 60
 """How long one waits for another process that is bringing the same database up."""
 LOCK_NOT_AVAILABLE = "55P03"
-_MIGRATIONS = Path(__file__).parent / "migrations"
 
 
 class State(StrEnum):
     """What a database's schema is to this program."""
 
     EMPTY = "empty"
-    BEHIND = "behind"
     CURRENT = "current"
     NEWER = "newer"
 
 
 class SchemaStatus(Struct, frozen=True):
-    """Version 0 is a database in which nothing of EmberMQ is. `pending` are the versions that an upgrade would make."""
+    """Version 0 is a database in which nothing of EmberMQ is, or what an upgrade that ended half-way has left."""
 
     store: str
     state: State
     version: int
     newest: int
-    pending: tuple[str, ...]
 
 
 def schema_status(url: DatabaseUrl, settings: SqlSettings) -> SchemaStatus:
@@ -93,34 +88,23 @@ def upgrade_schema(url: DatabaseUrl, settings: SqlSettings) -> SchemaStatus:
 
 
 def _upgrade(connection: Connection) -> None:
-    config = _config()
-    config.attributes["connection"] = connection
+    """May be repeated: MySQL does not take back a step that ended half-way. The version comes last."""
+    metadata.create_all(connection)
+    messages_by_topic.create(connection, checkfirst=True)
+    connection.execute(delete(meta).where(meta.c.name == CHANGES))
+    connection.execute(insert(meta).values(name=CHANGES, number=0, value=b""))
+    connection.execute(insert(schema).values(version_num=f"{VERSION:04}"))
     connection.commit()
-    try:
-        command.upgrade(config, "head")
-    except CommandError as error:
-        raise StoreError(f"cannot upgrade the schema: {error}") from error
 
 
 def _status(url: DatabaseUrl, connection: Connection) -> SchemaStatus:
-    scripts = ScriptDirectory.from_config(_config())
-    steps = [script.revision for script in scripts.walk_revisions()][::-1]
-    context = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE})
-    revision = context.get_current_revision()
-    if revision is not None and not revision.isdecimal():
-        raise StoreUnavailable(f"{url.shown} has schema version {revision!r}, which EmberMQ does not write")
-    version, newest = int(revision or 0), int(steps[-1])
-    state = (
-        State.NEWER
-        if version > newest
-        else State.CURRENT
-        if version == newest
-        else State.BEHIND
-        if version
-        else State.EMPTY
-    )
-    pending = tuple(step for step in steps if int(step) > version)
-    return SchemaStatus(url.shown, state, version, newest, pending)
+    has_version = inspect(connection).has_table(VERSION_TABLE)
+    told = connection.execute(select(schema.c.version_num)).scalar() if has_version else None
+    if told is not None and not told.isdecimal():
+        raise StoreUnavailable(f"{url.shown} has schema version {told!r}, which EmberMQ does not write")
+    version = int(told or 0)
+    state = State.NEWER if version > VERSION else State.CURRENT if version else State.EMPTY
+    return SchemaStatus(url.shown, state, version, VERSION)
 
 
 def _refuse_newer(found: SchemaStatus) -> None:
@@ -129,12 +113,6 @@ def _refuse_newer(found: SchemaStatus) -> None:
             f"{found.store} has schema version {found.version}, this version of EmberMQ knows up to {found.newest}:"
             " use the newer EmberMQ that wrote it"
         )
-
-
-def _config() -> Config:
-    config = Config()
-    config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
-    return config
 
 
 @contextmanager

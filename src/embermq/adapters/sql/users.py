@@ -12,14 +12,13 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, bindparam, delete, insert, or_, select, update
 
 from embermq.adapters.sql.database import Database
-from embermq.adapters.sql.tables import meta, user_changes, users
+from embermq.adapters.sql.tables import CHANGES, meta, user_changes, users
 from embermq.model.client_type import ClientType
 from embermq.ports.users import CHANGES_MAX, Changes, User, Users
 
 CHANGES_KEPT = 10_000
 ROWS_AT_ONCE = 1_000
 SECRET_BYTES = 32
-_CHANGES = "user_changes"
 _SECRET = "user_secret"
 _COLUMNS = (
     users.c.name,
@@ -52,19 +51,16 @@ class SqlUsers(Users):
         self._database = database
 
     def find(self, name: str) -> User | None:
-        """See the port."""
         with self._database.begin("cannot read users") as connection:
             row = connection.execute(select(*_COLUMNS).where(users.c.name_key == _key(name))).first()
         return _user(row) if row is not None else None
 
     def find_many(self, names: Collection[str]) -> dict[str, User]:
-        """See the port."""
         statement = select(*_COLUMNS).where(users.c.name_key.in_([_key(name) for name in names]))
         with self._database.begin("cannot read users") as connection:
             return {row.name: _user(row) for row in connection.execute(statement).all()}
 
     def add(self, user: User) -> bool:
-        """See the port."""
         with self._database.begin("cannot add a user") as connection:
             changes = _ChangesBeingMade(connection)
             if _exists(connection, user.name):
@@ -74,7 +70,6 @@ class SqlUsers(Users):
         return True
 
     def update(self, user: User) -> bool:
-        """See the port."""
         with self._database.begin("cannot change a user") as connection:
             changes = _ChangesBeingMade(connection)
             if not connection.execute(_UPDATE, _updated(user)).rowcount:
@@ -84,7 +79,6 @@ class SqlUsers(Users):
         return True
 
     def replace_hash(self, name: str, before: str, after: str) -> bool:
-        """See the port."""
         statement = (
             update(users)
             .where(users.c.name_key == _key(name), users.c.password_hash == before)
@@ -94,7 +88,6 @@ class SqlUsers(Users):
             return bool(connection.execute(statement).rowcount)
 
     def remove(self, name: str) -> bool:
-        """See the port."""
         with self._database.begin("cannot remove a user") as connection:
             changes = _ChangesBeingMade(connection)
             if not connection.execute(delete(users).where(users.c.name_key == _key(name))).rowcount:
@@ -104,7 +97,6 @@ class SqlUsers(Users):
         return True
 
     def is_empty(self) -> bool:
-        """See the port."""
         with self._database.begin("cannot read users") as connection:
             return connection.execute(select(users.c.version).limit(1)).first() is None
 
@@ -122,14 +114,12 @@ class SqlUsers(Users):
             last = page[-1][0]
 
     def imported_hashes(self) -> list[str]:
-        """See the port."""
         imported = or_(users.c.password_hash.like("$6$%"), users.c.password_hash.like("$7$%"))
         statement = select(users.c.password_hash).where(imported)
         with self._database.begin("cannot read users") as connection:
             return list(connection.execute(statement).scalars())
 
     def import_all(self, users: Iterable[User], *, replace: bool) -> int:
-        """See the port."""
         count = 0
         source = iter(users)
         with self._database.begin("cannot import users") as connection:
@@ -158,12 +148,10 @@ class SqlUsers(Users):
         return Changes(rows[-1].seq, names, complete=rows[0].seq == after_seq + 1)
 
     def newest_change(self) -> int:
-        """See the port."""
         with self._database.begin("cannot read changes of users") as connection:
             return _newest(connection)
 
     def secret(self) -> bytes:
-        """See the port."""
         with self._database.begin("cannot read the secret of users") as connection:
             found = _secret(connection)
             if found is None:
@@ -175,7 +163,6 @@ class SqlUsers(Users):
         return found
 
     def close(self) -> None:
-        """See the port."""
         self._database.close()
 
 
@@ -185,7 +172,7 @@ class _ChangesBeingMade:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._newest: int = connection.execute(
-            select(meta.c.number).where(meta.c.name == _CHANGES).with_for_update()
+            select(meta.c.number).where(meta.c.name == CHANGES).with_for_update()
         ).scalar_one()
         self._added: deque[dict[str, object]] = deque(maxlen=CHANGES_KEPT)
 
@@ -205,7 +192,7 @@ class _ChangesBeingMade:
         self._connection.execute(
             delete(user_changes).where(user_changes.c.seq <= self._newest - CHANGES_KEPT)
         )
-        self._connection.execute(update(meta).where(meta.c.name == _CHANGES).values(number=self._newest))
+        self._connection.execute(update(meta).where(meta.c.name == CHANGES).values(number=self._newest))
 
 
 class _Plan(NamedTuple):
@@ -247,7 +234,7 @@ def _exists(connection: Connection, name: str) -> bool:
 
 
 def _newest(connection: Connection) -> int:
-    newest: int = connection.execute(select(meta.c.number).where(meta.c.name == _CHANGES)).scalar_one()
+    newest: int = connection.execute(select(meta.c.number).where(meta.c.name == CHANGES)).scalar_one()
     return newest
 
 
