@@ -55,7 +55,7 @@ def test_who_has_all_that_is_asked_for_may_produce(guarded: KafkaServer, url: st
     topic = f"{guarded.prefix()}.topic"
     guarded.create_topic(topic)
     reports: list[object] = []
-    producer = Producer(client_options(address, settings))
+    producer = Producer(client_options(address))
     producer.produce(topic, b"value", on_delivery=lambda error, _: reports.append(error))
     assert producer.flush(DELIVERED_S) == 0
     assert reports == [None]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import Protocol
 
 from embermq.access.bans import Ban, BanKind, Bans, address_banned
 from embermq.admin.ban_values import BanPut, BanRequest, BanView, ListBansRequest, PutBanRequest
 from embermq.admin.durable import TickDriver
 from embermq.admin.errors import NotFound, OperationRefused, RequestRefused
+from embermq.model.moments import iso_s
 from embermq.mqtt.wire.reason_codes import ReasonCode
 from embermq.queues.durations import parse_duration
 from embermq.sessions.state import BrokerState
@@ -116,11 +116,7 @@ def _view(ban: Ban) -> BanView:
     return BanView(
         kind=ban.kind.value,
         value=ban.value,
-        since=_time(ban.since_ms),
-        until=_time(ban.until_ms) if ban.until_ms else None,
+        since=iso_s(ban.since_ms),
+        until=iso_s(ban.until_ms) if ban.until_ms else None,
         reason=ban.reason,
     )
-
-
-def _time(moment_ms: int) -> str:
-    return datetime.fromtimestamp(moment_ms / 1000, UTC).isoformat(timespec="seconds")

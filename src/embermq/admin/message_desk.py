@@ -6,7 +6,6 @@ import asyncio
 from base64 import b64decode, b64encode
 from binascii import Error as Base64Error
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from heapq import nsmallest
 
 import msgspec
@@ -24,6 +23,7 @@ from embermq.intake.broker import Broker
 from embermq.intake.operators import OperatorsPublishing
 from embermq.intake.publishing import deadline_of
 from embermq.model.message import Message
+from embermq.model.moments import iso_ms
 from embermq.model.session import RetainedRow
 from embermq.mqtt.topics.errors import TopicError
 from embermq.mqtt.topics.names import is_system_topic, validate_filter
@@ -163,8 +163,8 @@ class MessageDesk:
             qos=message.qos,
             payload_bytes=len(message.payload),
             publisher=message.publisher,
-            published=_time(message.accepted_ms) if message.accepted_ms else None,
-            expires=_time(self._state.tick.to_date(expires_ms)) if expires_ms else None,
+            published=iso_ms(message.accepted_ms) if message.accepted_ms else None,
+            expires=iso_ms(self._state.tick.to_date(expires_ms)) if expires_ms else None,
         )
 
 
@@ -200,7 +200,3 @@ def _bytes(name: str, text: str) -> bytes:
         return b64decode(text, validate=True)
     except (Base64Error, ValueError) as error:
         raise RequestRefused(f"{name}: is no base64: {error}") from None
-
-
-def _time(moment_ms: int) -> str:
-    return datetime.fromtimestamp(moment_ms / 1000, UTC).isoformat(timespec="milliseconds")

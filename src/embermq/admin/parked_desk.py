@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
 
 import msgspec
 
@@ -14,6 +13,7 @@ from embermq.admin.parked_values import ParkedClientView, ParkedCount, ParkedDet
 from embermq.delivery.application.parking import Parking
 from embermq.formats.log_record import decode_record, is_sound
 from embermq.intake.broker import Broker
+from embermq.model.moments import iso_s
 from embermq.model.parked_message import ParkedMessage, ParkedStage
 from embermq.model.session_writes import QueueState
 from embermq.sessions.session import Session
@@ -87,7 +87,7 @@ def _view(found: ParkedMessage) -> ParkedView:
         qos=found.at.qos,
         retain=found.retain,
         payload_bytes=found.payload_bytes,
-        parked=_time(found.parked_ms),
+        parked=iso_s(found.parked_ms),
         attempts=found.attempts,
         state=STATES[ParkedStage(found.at.stage)],
         received=found.at.state == QueueState.RELEASED,
@@ -107,12 +107,8 @@ def _detail(found: ParkedMessage) -> ParkedDetail:
     return ParkedDetail(
         about=_view(found),
         publisher=message.publisher,
-        accepted=_time(message.accepted_ms) if message.accepted_ms else None,
-        expires=_time(message.expires_ms) if message.expires_ms else None,
+        accepted=iso_s(message.accepted_ms) if message.accepted_ms else None,
+        expires=iso_s(message.expires_ms) if message.expires_ms else None,
         properties={name: value for name, value in properties.items() if value not in (None, (), [])},
         **shown,
     )
-
-
-def _time(moment_ms: int) -> str:
-    return datetime.fromtimestamp(moment_ms / 1000, UTC).isoformat(timespec="seconds")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 from fnmatch import translate
 from functools import partial
 from heapq import nsmallest
@@ -33,6 +32,7 @@ from embermq.admin.session_values import (
 from embermq.delivery.application.log_lifecycle import LogLifecycle
 from embermq.durability.retention import RetentionState
 from embermq.intake.broker import Broker
+from embermq.model.moments import iso_s
 from embermq.model.position import offset_of, partition_of
 from embermq.mqtt.wire.reason_codes import ReasonCode
 from embermq.mqtt.wire.version import ProtocolVersion
@@ -256,7 +256,7 @@ def _connection(link: Link, tick: Tick) -> ConnectionView:
         listener=link.listener,
         version=VERSION_NAMES[ProtocolVersion(link.version)],
         username=link.identity.username if link.identity is not None else "",
-        connected=_time(tick.to_date(link.opened_ms)),
+        connected=iso_s(tick.to_date(link.opened_ms)),
         silent_s=max(0, tick.now_ms - link.last_ms) / 1000,
         keep_alive_s=link.keep_alive_ms / 1000,
         window_max=link.session.window_max if link.session is not None else 0,
@@ -278,8 +278,8 @@ def _view(session: Session, behind: dict[int, int], tick: Tick) -> SessionView:
         peer=link.peer if link is not None else "",
         kept=session.persistent,
         expiry_interval_s=session.expiry_interval_s,
-        expires=_time(tick.to_date(session.expires_ms)) if session.expires_ms else None,
-        created=_time(session.created_ms),
+        expires=iso_s(tick.to_date(session.expires_ms)) if session.expires_ms else None,
+        created=iso_s(session.created_ms),
         subscriptions=len(session.subscriptions),
         queued=session.queued,
         waiting=len(session.waiting or ()) + len(session.resend or ()),
@@ -317,7 +317,3 @@ def _unacknowledged(session: Session) -> list[UnacknowledgedView]:
         )
         for position, topic in oldest
     ]
-
-
-def _time(moment_ms: int) -> str:
-    return datetime.fromtimestamp(moment_ms / 1000, UTC).isoformat(timespec="seconds")

@@ -7,7 +7,6 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from functools import partial
 from heapq import nsmallest
@@ -41,6 +40,7 @@ from embermq.app.config import Configuration
 from embermq.app.errors import OptionError, UserError
 from embermq.app.rules_told import may_connect, rule_document, topic_asked
 from embermq.model.client_type import ClientType
+from embermq.model.moments import iso_s
 from embermq.mqtt.topics.errors import TopicError
 from embermq.observability.settings import LoggingSettings
 from embermq.ports.errors import StoreError
@@ -74,7 +74,7 @@ class AccountsAsked:
     def __init__(self, users: Users, found: Configuration) -> None:
         self._accounts = Accounts(users, found.settings.password)
         self._iterations = found.settings.scram.iterations
-        self._turn = asyncio.Lock()
+        self._turn = _Turn()
 
     async def page(self, asked: ListAccountsRequest) -> Sequence[AccountView]:
         def look() -> Sequence[AccountView]:
@@ -82,7 +82,7 @@ class AccountsAsked:
             fit = (user for user in users if user.name > asked.after and fnmatchcase(user.name, asked.match))
             return [_account(user) for user in nsmallest(asked.limit, fit, key=lambda user: user.name)]
 
-        return await self._do(look)
+        return await self._turn.do(look)
 
     async def add(self, asked: AccountAsked) -> MadePassword:
         add = partial(
@@ -92,7 +92,7 @@ class AccountsAsked:
             ClientType[asked.type.upper()],
             scram_iterations=self._iterations if asked.scram else None,
         )
-        return _made(asked.name, await self._do(add))
+        return _made(asked.name, await self._turn.do(add))
 
     async def set_password(self, asked: SetPasswordRequest) -> MadePassword:
         await self._find(asked.user)
@@ -103,24 +103,32 @@ class AccountsAsked:
             scram_iterations=self._iterations,
             scram=asked.scram,
         )
-        return _made(asked.user, await self._do(change))
+        return _made(asked.user, await self._turn.do(change))
 
     async def set_disabled(self, user: str, *, disabled: bool) -> None:
         await self._find(user)
-        await self._do(partial(self._accounts.set_disabled, user, disabled=disabled))
+        await self._turn.do(partial(self._accounts.set_disabled, user, disabled=disabled))
 
     async def remove(self, user: str) -> None:
         await self._find(user)
-        await self._do(partial(self._accounts.remove, user))
+        await self._turn.do(partial(self._accounts.remove, user))
 
     async def _find(self, user: str) -> None:
         try:
-            await self._do(partial(self._accounts.find, user))
+            await self._turn.do(partial(self._accounts.find, user))
         except OperationRefused as error:
             raise NotFound(str(error)) from None
 
-    async def _do(self, what: Callable[[], Answer]) -> Answer:
-        async with self._turn:
+
+class _Turn:
+    """Files are read and written on a thread, one call after the other."""
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+
+    async def do(self, what: Callable[[], Answer]) -> Answer:
+        """Raises OperationRefused for what the user can do something about, StoreError."""
+        async with self._lock:
             with _refusing():
                 return await asyncio.to_thread(what)
 
@@ -130,27 +138,22 @@ class TokensAsked:
 
     def __init__(self, data_dir: Path) -> None:
         self._file = TokenFile(data_dir)
-        self._turn = asyncio.Lock()
+        self._turn = _Turn()
 
     async def all(self) -> Sequence[TokenView]:
-        found = await self._do(self._file.all)
+        found = await self._turn.do(self._file.all)
         return [_token(token) for _, token in sorted(found.items())]
 
     async def create(self, asked: TokenAsked) -> MadeToken:
         with _refusing():
             expires_ms = expires_ms_of(asked.expires, time.time_ns() // 1_000_000)
         create = partial(self._file.create, asked.name, asked.scope, expires_ms, asked.certificate)
-        return MadeToken(name=asked.name, token=await self._do(create))
+        return MadeToken(name=asked.name, token=await self._turn.do(create))
 
     async def revoke(self, name: str) -> None:
-        if name not in await self._do(self._file.all):
+        if name not in await self._turn.do(self._file.all):
             raise NotFound(f"there is no token {name[:80]!r}")
-        await self._do(partial(self._file.revoke, name))
-
-    async def _do(self, what: Callable[[], Answer]) -> Answer:
-        async with self._turn:
-            with _refusing():
-                return await asyncio.to_thread(what)
+        await self._turn.do(partial(self._file.revoke, name))
 
 
 class RulesAsked:
@@ -243,7 +246,7 @@ def _account(user: User) -> AccountView:
         type=user.client_type.name.lower(),
         disabled=user.disabled,
         scram=bool(user.scram),
-        created=_time(user.created_ms),
+        created=iso_s(user.created_ms),
     )
 
 
@@ -251,8 +254,8 @@ def _token(token: ApiToken) -> TokenView:
     return TokenView(
         name=token.name,
         scope=token.scope.value,
-        created=_time(token.created_ms),
-        expires=_time(token.expires_ms) if token.expires_ms else None,
+        created=iso_s(token.created_ms),
+        expires=iso_s(token.expires_ms) if token.expires_ms else None,
         certificate=token.certificate,
     )
 
@@ -265,7 +268,3 @@ def _plain(value: object) -> object:
     """As JSON has it, addresses without passwords."""
     found: object = msgspec.to_builtins(value)
     return without_password(found) if isinstance(found, str) and "://" in found else found
-
-
-def _time(moment_ms: int) -> str:
-    return datetime.fromtimestamp(moment_ms / 1000, UTC).isoformat(timespec="seconds")

@@ -16,6 +16,7 @@ from typing import BinaryIO
 import msgspec
 from msgspec import Struct
 
+from embermq.adapters.segments.writer import sync_path
 from embermq.adapters.sqlite.restored import forget_boot, mark_restored
 from embermq.adapters.sqlite.snapshot import BROKER, Snapshot
 from embermq.adapters.webhook.alerts import SECRET_NAME
@@ -225,9 +226,9 @@ def _seal(directory: Path, names: list[str], snapshot: Snapshot, progress: Progr
     _sync_tree(directory)
     half = directory / f"{MANIFEST}.half"
     half.write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n")
-    _sync(half)
+    sync_path(half)
     half.rename(directory / MANIFEST)
-    _sync(directory)
+    sync_path(directory)
     return manifest
 
 
@@ -267,17 +268,9 @@ def _is_below(name: str) -> bool:
 
 def _sync_tree(directory: Path) -> None:
     for path in _tree(directory):
-        _sync(path)
+        sync_path(path)
 
 
 def _tree(directory: Path) -> Iterator[Path]:
     yield from directory.rglob("*")
     yield directory
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

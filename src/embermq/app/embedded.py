@@ -98,7 +98,6 @@ def open_embedded(
         retention,
         partial(call_all, [queues.close, *ends, log_side.close, clock.note]),
         redelivered,
-        queue_store,
         queues.alerts,
         clock,
         None,

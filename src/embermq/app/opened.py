@@ -64,8 +64,6 @@ class OpenedBroker(Struct):
     """After the session store."""
     redelivered: int
     """Deliveries that were repaired after the last end of the broker."""
-    queue_store: QueueStore
-    """Where durable queues are stored."""
     alerts: DeadLetterAlerts
     """Who is told of dead letters."""
     clock: ClockFile

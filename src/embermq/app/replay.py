@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from contextlib import closing
-from datetime import UTC, datetime
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -36,6 +35,7 @@ from embermq.app.replay_folder import (
 )
 from embermq.app.replay_target import ReplayTarget, check_target, target_topic
 from embermq.app.report_folder import data_of, past_range
+from embermq.model.moments import iso_ms
 from embermq.mqtt.topics.errors import TopicError
 from embermq.mqtt.topics.names import SHARE_PREFIX, validate_filter
 from embermq.pipeline.errors import PipelineError
@@ -212,8 +212,8 @@ def _report(
         missing=found.missing,
         unreadable=found.unreadable,
         payload_bytes=found.payload_bytes,
-        oldest=_date(found.oldest_ms),
-        newest=_date(found.newest_ms),
+        oldest=None if found.oldest_ms is None else iso_ms(found.oldest_ms),
+        newest=None if found.newest_ms is None else iso_ms(found.newest_ms),
         replayed=done - sum(number < done for number in left),
         refused_count=len(left),
         refused=tuple(sorted(left.values(), key=_by_number)[:REFUSED_SHOWN]),
@@ -262,11 +262,3 @@ def _log_end(settings: Settings, places: Places) -> int:
 
 def _folder(data_dir: Path, words: ReplayWords) -> Path:
     return data_dir / FOLDER / blake2b(msgspec.json.encode(words), digest_size=8).hexdigest()
-
-
-def _date(time_ms: int | None) -> str | None:
-    return (
-        None
-        if time_ms is None
-        else datetime.fromtimestamp(time_ms / 1_000, UTC).isoformat(timespec="milliseconds")
-    )

@@ -177,7 +177,6 @@ def _read(data_dir: Path, settings: Settings, rules: RuleSet | None, stores: _St
             [close, close_retention, redis.queues.close, log_side.close, stores.clock.note],
         ),
         redelivered,
-        redis.queues,
         queues.alerts,
         stores.clock,
         life,

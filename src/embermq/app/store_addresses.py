@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TypeVar
 
 from msgspec.structs import replace
 
@@ -13,35 +14,35 @@ from embermq.adapters.kafka.address import KafkaAddress
 from embermq.adapters.redis import address as redis
 from embermq.adapters.redis.address import RedisAddress
 from embermq.app.errors import StartError
+from embermq.ports.store_address import StoreAddress
+
+Address = TypeVar("Address", bound=StoreAddress)
 
 
 def kafka_address(url: str) -> KafkaAddress:
     """Raises ValueError for a URL that cannot be, StartError for a password file that cannot be read."""
-    address = kafka.parse_address(url)
-    if not address.password_file:
-        return address
-    return replace(address, password=_password("stores.log", address.password_file))
+    return _with_password(kafka.parse_address(url), "stores.log")
 
 
 def redis_address(url: str) -> RedisAddress:
     """Raises ValueError for a URL that cannot be, StartError for a password file that cannot be read."""
-    address = redis.parse_address(url)
-    if not address.password_file:
-        return address
-    return replace(address, password=_password("stores.session", address.password_file))
+    return _with_password(redis.parse_address(url), "stores.session")
 
 
 def etcd_address(url: str) -> EtcdAddress:
     """Raises ValueError for a URL that cannot be, StartError for a password file that cannot be read."""
-    address = etcd.parse_address(url)
-    if not address.password_file:
-        return address
-    return replace(address, password=_password("cluster.etcd", address.password_file))
+    return _with_password(etcd.parse_address(url), "cluster.etcd")
 
 
 def cluster_name(etcd_url: str) -> str:
     """The cluster that `cluster.etcd` means, "" for none. Raises ValueError for a URL that cannot be."""
     return etcd.parse_address(etcd_url).name if etcd_url else ""
+
+
+def _with_password(address: Address, setting: str) -> Address:
+    if not address.password_file:
+        return address
+    return replace(address, password=_password(setting, address.password_file))
 
 
 def _password(setting: str, path: str) -> str:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import Annotated
 
 import msgspec
 import typer
 
+from embermq.access.bans import BanKind
 from embermq.admin import access_operations as ops
 from embermq.admin.ban_values import BanAsked, BanPut, BanView
 from embermq.app.control import ControlClient
@@ -17,15 +17,7 @@ from embermq.cli.terminal import Told, group, shown, table
 app = group("Bans of client ids, users and addresses.")
 
 
-class KindOption(StrEnum):
-    """What is banned, as it is typed."""
-
-    CLIENT_ID = "client_id"
-    USER = "user"
-    ADDRESS = "address"
-
-
-Kind = Annotated[KindOption, typer.Argument(help="What is banned.")]
+Kind = Annotated[BanKind, typer.Argument(help="What is banned.")]
 Value = Annotated[str, typer.Argument(help="The client id, the user, or an address or network.")]
 Lasts = Annotated[
     str,

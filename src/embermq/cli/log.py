@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,6 +12,7 @@ import typer
 from embermq.app.config import Settings
 from embermq.cli.options import AsJson, with_settings
 from embermq.cli.terminal import group, shown
+from embermq.model.moments import iso_ms
 
 if TYPE_CHECKING:
     from embermq.app.log_look import FileReport, ShownRecord
@@ -64,23 +64,19 @@ def _file_line(report: FileReport) -> str:
     return "\n".join([line, *(f"  {shown(place)}" for place in report.damage)])
 
 
-def _time(ms: int) -> str:
-    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")
-
-
 def _entry_line(entry: ShownRecord) -> str:
     if entry.record is None:
-        return f"{entry.offset}  {_time(entry.committed_ms)}  damaged: {shown(entry.problem)}"
+        return f"{entry.offset}  {iso_ms(entry.committed_ms)}  damaged: {shown(entry.problem)}"
     message = entry.record.message
     retain = " retained" if message.retain else ""
     return (
-        f"{entry.offset}  {_time(entry.committed_ms)}  QoS {message.qos}{retain}  {len(message.payload)} bytes  "
+        f"{entry.offset}  {iso_ms(entry.committed_ms)}  QoS {message.qos}{retain}  {len(message.payload)} bytes  "
         f"{shown(message.topic)}  {shown(message.publisher)}"
     )
 
 
 def _as_json(entry: ShownRecord) -> str:
-    found: dict[str, object] = {"offset": entry.offset, "committed": _time(entry.committed_ms)}
+    found: dict[str, object] = {"offset": entry.offset, "committed": iso_ms(entry.committed_ms)}
     if entry.record is None:
         found["problem"] = entry.problem
     else:

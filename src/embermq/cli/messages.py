@@ -7,7 +7,6 @@ import time
 from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
@@ -17,6 +16,7 @@ from embermq.app.config import Settings
 from embermq.app.errors import OptionError
 from embermq.cli.options import AsJson, finite, with_settings
 from embermq.cli.terminal import group, shown
+from embermq.model.moments import iso_ms
 
 if TYPE_CHECKING:
     from embermq.ports.message_store import MessageStore, StoredMessage
@@ -104,9 +104,9 @@ def prune(
     if as_json:
         print(msgspec.json.encode({"older": found, "deleted": deleted}).decode())
     elif dry_run:
-        print(f"{found:,} messages are older than {_time(before_ms)}; nothing was deleted")
+        print(f"{found:,} messages are older than {iso_ms(before_ms)}; nothing was deleted")
     else:
-        print(f"deleted {deleted:,} messages that were older than {_time(before_ms)}")
+        print(f"deleted {deleted:,} messages that were older than {iso_ms(before_ms)}")
 
 
 def _store(settings: Settings) -> AbstractContextManager[MessageStore]:
@@ -133,7 +133,7 @@ def _as_line(found: StoredMessage) -> str:
     message = found.message
     retained = " retained" if message.retain else ""
     return (
-        f"{found.offset}  {_time(message.accepted_ms)}  QoS {message.qos}{retained}  {shown(message.publisher)}  "
+        f"{found.offset}  {iso_ms(message.accepted_ms)}  QoS {message.qos}{retained}  {shown(message.publisher)}  "
         f"{_readable(message.payload)}"
     )
 
@@ -143,8 +143,8 @@ def _as_json(found: StoredMessage) -> str:
     answer: dict[str, object] = {
         "offset": found.offset,
         "topic": message.topic,
-        "accepted": _time(message.accepted_ms),
-        "expires": _time(message.expires_ms) if message.expires_ms else None,
+        "accepted": iso_ms(message.accepted_ms),
+        "expires": iso_ms(message.expires_ms) if message.expires_ms else None,
         "qos": message.qos,
         "retain": message.retain,
         "publisher": message.publisher,
@@ -164,7 +164,3 @@ def _readable(payload: bytes) -> str:
         return shown(payload.decode())
     except UnicodeDecodeError:
         return f"0x{payload.hex()}"
-
-
-def _time(moment_ms: int) -> str:
-    return datetime.fromtimestamp(moment_ms / 1000, UTC).isoformat(timespec="milliseconds")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,6 +14,7 @@ from embermq.app.settings import SQLITE
 from embermq.cli.options import AsJson, Rate, ToQueue, ToTopic, with_settings
 from embermq.cli.replay import EXIT_INTERRUPTED, EXIT_SOME_LEFT, RATE
 from embermq.cli.terminal import group, print_report, shown, table
+from embermq.model.moments import iso_s
 
 if TYPE_CHECKING:
     from embermq.app.rejected_retry import RetryReport
@@ -45,7 +45,7 @@ def rejected_list(
             continue
         topic = f"  {shown(one.topic)}" if one.topic else ""
         where = f"{one.partition}:{one.offset}"
-        print(f"{_date(one.rejected_ms)}  {where}  {one.bytes:,} bytes{topic}  {shown(one.reason)}")
+        print(f"{iso_s(one.rejected_ms)}  {where}  {one.bytes:,} bytes{topic}  {shown(one.reason)}")
     if not found and not as_json:
         print(NOTHING)
 
@@ -73,7 +73,7 @@ def rejected_reasons(
         print(NOTHING)
         return
     rows = [
-        (one.first, one.last, _date(one.last_ms), f"{one.records:,}", f"{one.bytes:,}", shown(one.reason))
+        (one.first, one.last, iso_s(one.last_ms), f"{one.records:,}", f"{one.bytes:,}", shown(one.reason))
         for one in found
     ]
     # The reason is long: it stands last, to the left, behind the numbers.
@@ -153,7 +153,3 @@ def _newest(settings: Settings, limit: int) -> list[RejectedRecord]:
     if not Path(settings.data_dir).is_dir() and settings.stores.log == SQLITE:
         raise UserError(f"{settings.data_dir} is not the data directory of a broker; name it with --data-dir")
     return list(rejected_records(noted_slot(settings), limit))
-
-
-def _date(time_ms: int) -> str:
-    return datetime.fromtimestamp(time_ms / 1_000, UTC).isoformat(timespec="seconds")

@@ -4,30 +4,22 @@ from __future__ import annotations
 
 import sys
 import time
-from datetime import UTC, datetime
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from embermq.admin.access import Scope
 from embermq.app.config import Settings
 from embermq.app.errors import OptionError, UserError
 from embermq.cli.options import with_settings
 from embermq.cli.terminal import Told, group, say_made, shown, table
+from embermq.model.moments import iso_s
 
 if TYPE_CHECKING:
     from embermq.app.api_tokens import TokenFile
 
 app = group("Tokens of the API: create, list, revoke.")
-
-
-class ScopeOption(StrEnum):
-    """Scopes by their names."""
-
-    READ = "read"
-    OPERATE = "operate"
-    ADMIN = "admin"
 
 
 Name = Annotated[str, typer.Argument(help="A name for the token.")]
@@ -40,9 +32,9 @@ def create(
     name: Name,
     *,
     scope: Annotated[
-        ScopeOption,
+        Scope,
         typer.Option("--scope", help="read; operate: purge and retry too; admin: configure and delete too."),
-    ] = ScopeOption.READ,
+    ] = Scope.READ,
     expires: Annotated[
         str,
         typer.Option(
@@ -60,7 +52,6 @@ def create(
 ) -> None:
     """Make a token and print it, this once: only its hash is stored. From the first token on the API asks everybody for
     one, also programs on this machine; the embermq command needs none."""
-    from embermq.admin.access import Scope
     from embermq.app.api_tokens import TokenFile, expires_ms_of
     from embermq.app.audit_trail import command_recorded
 
@@ -72,7 +63,7 @@ def create(
     is_new = not directory.exists()
     about = {"name": name, "scope": scope.value, "expires": expires, "certificate": certificate}
     with command_recorded(directory, "CreateToken", {key: value for key, value in about.items() if value}):
-        secret = TokenFile(directory).create(name, Scope(scope.value), expires_ms, certificate)
+        secret = TokenFile(directory).create(name, scope, expires_ms, certificate)
     print(secret or f"clients with the certificate name {shown(certificate)} may {scope.value}")
     if is_new:
         say_made(directory)
@@ -87,8 +78,8 @@ def list_all(settings: Settings) -> Told:
         {
             "name": token.name,
             "scope": token.scope.value,
-            "created": _time(token.created_ms),
-            "expires": _time(token.expires_ms) if token.expires_ms else None,
+            "created": iso_s(token.created_ms),
+            "expires": iso_s(token.expires_ms) if token.expires_ms else None,
             "certificate": token.certificate,
         }
         for _, token in sorted(tokens.all().items())
@@ -122,7 +113,3 @@ def _tokens(settings: Settings) -> tuple[TokenFile, Path]:
     if not directory.is_dir():
         raise UserError(f"there is no data directory {directory}; name it with --data-dir")
     return TokenFile(directory), directory
-
-
-def _time(moment_ms: int) -> str:
-    return datetime.fromtimestamp(moment_ms / 1000, UTC).isoformat(timespec="seconds")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,6 +9,7 @@ import typer
 from embermq.app.config import Settings
 from embermq.cli.options import with_settings
 from embermq.cli.terminal import Told, shown, table
+from embermq.model.moments import iso_ms
 
 if TYPE_CHECKING:
     from embermq.app.trace_values import TracedDelivery, TracedMessage
@@ -50,10 +50,10 @@ def _lines(found: TracedMessage) -> list[str]:
         f"topic        {shown(found.topic)}",
         f"published    by {shown(found.publisher) or 'the broker'}, QoS {found.qos}{retain}",
         f"payload      {found.payload_bytes:,} bytes",
-        f"accepted     {_time(found.accepted_ms)}",
+        f"accepted     {iso_ms(found.accepted_ms)}",
     ]
     if found.expires_ms:
-        lines.append(f"expires      {_time(found.expires_ms)}")
+        lines.append(f"expires      {iso_ms(found.expires_ms)}")
     if found.replayed_from:
         lines.append(f"replayed     from {shown(found.replayed_from)}, says its publisher")
     if found.is_retained_now:
@@ -79,8 +79,4 @@ def _lines(found: TracedMessage) -> list[str]:
 
 
 def _outcome(one: TracedDelivery) -> str:
-    return one.outcome if one.at_ms is None else f"{one.outcome}, {_time(one.at_ms)}"
-
-
-def _time(ms: int) -> str:
-    return datetime.fromtimestamp(ms / 1_000, UTC).isoformat(timespec="milliseconds")
+    return one.outcome if one.at_ms is None else f"{one.outcome}, {iso_ms(one.at_ms)}"

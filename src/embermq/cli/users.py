@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from datetime import UTC, datetime
 from enum import StrEnum
 from getpass import getpass
 from pathlib import Path
@@ -20,6 +19,7 @@ from embermq.app.settings import check_settings as check_stores
 from embermq.cli.options import with_settings
 from embermq.cli.terminal import Told, group, say_made, shown, table
 from embermq.model.client_type import ClientType
+from embermq.model.moments import iso_s
 from embermq.ports.store_url import without_password
 
 app = group("Accounts: add, list, change, remove, import.")
@@ -107,7 +107,7 @@ def list_all(settings: Settings) -> Told:
             "type": user.client_type.name.lower(),
             "disabled": user.disabled,
             "scram": bool(user.scram),
-            "created": datetime.fromtimestamp(user.created_ms / 1000, UTC).isoformat(timespec="seconds"),
+            "created": iso_s(user.created_ms),
         }
         for user in users
     ]

@@ -17,6 +17,7 @@ from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta, Struct
+from msgspec.structs import astuple
 
 from embermq.formats.log_record import (
     LogRecord,
@@ -99,6 +100,11 @@ class ClientKeys(Struct, frozen=True):
     reader: str
     parked: str
     shared: str
+
+    @property
+    def all(self) -> tuple[str, ...]:
+        """Every key, for scripts that replace or end a session."""
+        return tuple(key for key in astuple(self) if key != self.message)
 
 
 def client_keys(client_id: str) -> ClientKeys:

@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta, Raw, Struct
 
-from embermq.formats.redis_layout import LayoutError, encode_name
+from embermq.formats.redis_layout import broken, encode_name
 from embermq.model.queue_rows import (
     Attempts,
     DeadLetter,
@@ -175,7 +175,7 @@ def decode_queue(key: str, value: bytes) -> QueueSettingsRow | EndedQueue:
         if not value.startswith(fence):
             raise ValueError(f"does not begin with {fence.decode()}")
     except ValueError as error:
-        raise _broken(key, error) from error
+        raise broken(key, error) from error
     return QueueSettingsRow(
         found.generation, found.name, bytes(found.settings), found.sequences_reserved, found.is_paused
     )
@@ -191,7 +191,7 @@ def decode_group(key: str, queue: int, group: str, value: bytes) -> tuple[int, G
     try:
         found = _decode_group(value)
     except ValueError as error:
-        raise _broken(f"{key}, field {group}", error) from error
+        raise broken(f"{key}, field {group}", error) from error
     row = GroupRow(queue, group, found.first_sequence, found.idle_since_ms, found.is_paused)
     return found.number, row
 
@@ -217,7 +217,7 @@ def decode_entry(key: str, queue: int, sequence: int, value: bytes) -> EntryRow:
     try:
         found = _decode_entry(value)
     except ValueError as error:
-        raise _broken(f"{key}, field {sequence}", error) from error
+        raise broken(f"{key}, field {sequence}", error) from error
     return EntryRow(
         queue,
         sequence,
@@ -243,7 +243,7 @@ def decode_delayed(key: str, queue: int, ticket: int, value: bytes) -> DelayedRo
     try:
         found = _decode_delayed(value)
     except ValueError as error:
-        raise _broken(f"{key}, field {ticket}", error) from error
+        raise broken(f"{key}, field {ticket}", error) from error
     return DelayedRow(
         queue,
         ticket,
@@ -267,7 +267,7 @@ def read_mark_field(key: str, field: bytes) -> tuple[int, int]:
     try:
         return int(sequence), int(group)
     except ValueError as error:
-        raise _broken(f"{key}, field {field!r}", error) from error
+        raise broken(f"{key}, field {field!r}", error) from error
 
 
 _NAMES: dict[int, str] = {state: state.name for state in MessageState}
@@ -283,7 +283,7 @@ def decode_mark(key: str, field: bytes, value: bytes) -> GroupMark:
     try:
         found = _decode_mark(value)
     except ValueError as error:
-        raise _broken(f"{key}, field {field!r}", error) from error
+        raise broken(f"{key}, field {field!r}", error) from error
     return GroupMark(MessageState[found.state], found.attempts, found.due_ms)
 
 
@@ -315,7 +315,7 @@ def decode_moved(key: str, target: int, field: bytes, value: bytes) -> Moved:
         _, source, number, _ = (int(part) if part.isdigit() else 0 for part in field.split(b":"))
         found = _decode_moved(value)
     except ValueError as error:
-        raise _broken(f"{key}, field {field!r}", error) from error
+        raise broken(f"{key}, field {field!r}", error) from error
     return Moved(source, number, [Move(source, each.sequence, each.group, target, each.to) for each in found])
 
 
@@ -324,8 +324,4 @@ def read_progress(key: str, fields: Mapping[bytes, bytes]) -> tuple[int, int]:
     try:
         return int(fields.get(UPTO.encode(), 0)), int(fields.get(MOVED.encode(), 0))
     except ValueError as error:
-        raise _broken(key, error) from error
-
-
-def _broken(key: str, error: Exception) -> LayoutError:
-    return LayoutError(f"key {key!r}: {error}")
+        raise broken(key, error) from error

@@ -43,8 +43,8 @@ class Checkpoint(ABC):
         """Every record below it is delivered, stored or owed to nobody."""
 
     @abstractmethod
-    def apply(self, writes: TickWrites, base: int, count: int) -> None:
-        """What a tick changes whose `count` records begin at offset `base`; the records themselves are not looked at.
+    def apply(self, writes: TickWrites, base: int) -> None:
+        """What a tick changes whose records begin at offset `base`; the records themselves are not looked at.
         After an error nothing since the last commit has been applied."""
 
     @abstractmethod

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from embermq.model.moments import iso_s
 from embermq.model.queue_rows import MessageState
 from embermq.queues.entries import FILLED
 from embermq.queues.names import QueueKind, kind_of
@@ -45,8 +45,8 @@ def explain(queue: Queue, now_ms: int) -> list[Reason]:
     untaken_ms = queue.clock.untaken_since_ms(now_ms)
     if untaken_ms:
         told = (
-            f"what consumers settle has not been stored since {_at(untaken_ms)}: the message log or the store does not"
-            " answer, and until it does leases and the time of consumers that are gone stand still"
+            f"what consumers settle has not been stored since {iso_s(untaken_ms)}: the message log or the store"
+            " does not answer, and until it does leases and the time of consumers that are gone stand still"
         )
         reasons.append(Reason("", "not_settled", told))
     delayed, first_ms = len(queue.delayed), queue.delayed.first_ms()
@@ -55,7 +55,7 @@ def explain(queue: Queue, now_ms: int) -> list[Reason]:
             Reason(
                 "",
                 "delayed",
-                f"{_count(delayed, 'message')} delayed by their publishers, the first until {_at(first_ms)}",
+                f"{_count(delayed, 'message')} delayed by their publishers, the first until {iso_s(first_ms)}",
             )
         )
     if not queue.entries:
@@ -87,8 +87,8 @@ def _about_depth(queue: Queue, depth: int, limit: int) -> str:
         return told
     who = f"group {slowest.name!r} has settled least of them"
     if slowest.idle_since_ms:
-        who += f", has had no consumer since {_at(slowest.idle_since_ms)}"
-        who += f" and is removed at {_at(slowest.removed_at_ms())}"
+        who += f", has had no consumer since {iso_s(slowest.idle_since_ms)}"
+        who += f" and is removed at {iso_s(slowest.removed_at_ms())}"
     return f"{told}; {who}"
 
 
@@ -99,7 +99,9 @@ def _of_group(queue: Queue, group: Group, now_ms: int) -> list[Reason]:
     if not group.members:
         idle = ""
         if group.idle_since_ms:
-            idle = f" since {_at(group.idle_since_ms)}, the group is removed at {_at(group.removed_at_ms())}"
+            idle = (
+                f" since {iso_s(group.idle_since_ms)}, the group is removed at {iso_s(group.removed_at_ms())}"
+            )
         told = f"no consumer{idle}; {_count(group.owed, 'message')} wait"
         return [*_about_pause(group), Reason(name, "no_consumer", told)]
     members = list(group.members.values())
@@ -111,7 +113,7 @@ def _of_group(queue: Queue, group: Group, now_ms: int) -> list[Reason]:
     if in_backoff:
         whole = "all messages wait" if in_backoff >= group.owed else f"{_count(in_backoff, 'message')} wait"
         reasons.append(
-            Reason(name, "backoff", f"{whole} for a retry after a failure, the first until {_at(next_ms)}")
+            Reason(name, "backoff", f"{whole} for a retry after a failure, the first until {iso_s(next_ms)}")
         )
     reasons += _about_keys(queue, group)
     if group.unfilled_from != FILLED:
@@ -143,7 +145,7 @@ def _about_consumers(group: Group, members: list[Consumer], away: list[Consumer]
             Reason(
                 group.name,
                 "consumer_gone",
-                f"the connection of {_names(away)} is gone; what they hold is kept for them until {_at(until_ms)}",
+                f"the connection of {_names(away)} is gone; what they hold is kept for them until {iso_s(until_ms)}",
             )
         )
     stalled = [each for each in members if each.is_stalled and not each.away_until_ms]
@@ -199,7 +201,7 @@ def _about_partitions(queue: Queue, group: Group, away: set[str]) -> list[Reason
             Reason(
                 group.name,
                 "no_partition",
-                f"new consumers get partitions at {_at(group.rebalance_at_ms())}, with others that join until then",
+                f"new consumers get partitions at {iso_s(group.rebalance_at_ms())}, with others that join until then",
             )
         )
     busy = away.union(owners)
@@ -226,9 +228,9 @@ def _about_keys(queue: Queue, group: Group) -> list[Reason]:
         state = ""
         if status is not None and status.state is MessageState.DELIVERED:
             until_ms = group.lease_until_ms(sequence)
-            state = f", held by {status.holder!r}" + (f" until {_at(until_ms)} at most" if until_ms else "")
+            state = f", held by {status.holder!r}" + (f" until {iso_s(until_ms)} at most" if until_ms else "")
         elif status is not None and status.state is MessageState.RETRY:
-            state = f", which is tried again at {_at(status.due_ms)}"
+            state = f", which is tried again at {iso_s(status.due_ms)}"
         is_strict = queue.settings.ordering is Ordering.STRICT
         what = "the whole queue (ordering strict)" if is_strict else f"key {key!r}"
         told.append(f"{what} by message {queue.message_id(sequence)}{state}")
@@ -247,7 +249,3 @@ def _told(names: list[str]) -> str:
 
 def _count(number: int, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
-
-
-def _at(moment_ms: int) -> str:
-    return datetime.fromtimestamp(moment_ms / 1_000, UTC).isoformat(timespec="seconds")

@@ -74,19 +74,18 @@ OPTIONS = "sasl_mechanism=PLAIN&ca_file=/e/ca.pem&cert_file=own%40home.pem"
 
 
 def test_security_follows_the_url() -> None:
-    settings = KafkaSettings()
-    plain = client_options(parse_address("kafka://a"), settings)
+    plain = client_options(parse_address("kafka://a"))
     assert (plain["security.protocol"], "sasl.mechanism" in plain, "ssl.ca.location" in plain) == (
         "PLAINTEXT",
         False,
         False,
     )
-    full = client_options(parse_address(f"kafka+ssl://u:p@a,b:1?{OPTIONS}"), settings)
+    full = client_options(parse_address(f"kafka+ssl://u:p@a,b:1?{OPTIONS}"))
     assert full["security.protocol"] == "SASL_SSL"
     assert (full["sasl.mechanism"], full["sasl.username"], full["sasl.password"]) == ("PLAIN", "u", "p")
     assert (full["ssl.ca.location"], full["ssl.certificate.location"]) == ("/e/ca.pem", "own@home.pem")
     assert full["bootstrap.servers"] == "a:9092,b:1"
-    assert client_options(parse_address("kafka://u:p@a"), settings)["security.protocol"] == "SASL_PLAINTEXT"
+    assert client_options(parse_address("kafka://u:p@a"))["security.protocol"] == "SASL_PLAINTEXT"
 
 
 @pytest.mark.parametrize(

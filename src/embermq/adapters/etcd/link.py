@@ -17,6 +17,7 @@ import grpc
 from embermq.adapters.etcd import etcd_pb2 as pb
 from embermq.adapters.etcd.address import EtcdAddress
 from embermq.ports.errors import StoreError, StoreUnavailable
+from embermq.ports.store_address import tls_context
 from embermq.ports.store_node import Node
 
 LOG = logging.getLogger("embermq.etcd")
@@ -174,20 +175,7 @@ def _told(error: Any) -> str:
 
 def _credentials(address: EtcdAddress) -> Any:
     """Raises ValueError, naming the option, when a file cannot be used. gRPC would only say so much later, and less."""
-    context = ssl.create_default_context()
-    try:
-        context.load_verify_locations(address.ca_file or ssl.get_default_verify_paths().cafile)
-    except OSError as error:
-        reason = "no certificates (PEM) in it" if isinstance(error, ssl.SSLError) else error.strerror
-        raise ValueError(f"cluster.etcd: ca_file {address.ca_file!r}: {reason}") from None
-    if address.cert_file:
-        try:
-            context.load_cert_chain(address.cert_file)
-        except OSError as error:
-            reason = (
-                "no certificate and key (PEM) in it" if isinstance(error, ssl.SSLError) else error.strerror
-            )
-            raise ValueError(f"cluster.etcd: cert_file {address.cert_file!r}: {reason}") from None
+    context = tls_context(address, "cluster.etcd")
     roots = "".join(map(ssl.DER_cert_to_PEM_cert, context.get_ca_certs(binary_form=True)))
     own = Path(address.cert_file).read_bytes() if address.cert_file else None
-    return grpc.ssl_channel_credentials(roots.encode(), own, own)
+    return grpc.ssl_channel_credentials(roots.encode() or None, own, own)

@@ -71,9 +71,9 @@ GONE = frozenset(
 _Place = tuple[str, int]
 
 
-def consumer_options(address: KafkaAddress, settings: KafkaSettings) -> dict[str, object]:
+def consumer_options(address: KafkaAddress) -> dict[str, object]:
     """For consumers of application logs: each record soon, and little read ahead."""
-    return client_options(address, settings) | {
+    return client_options(address) | {
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
         "auto.offset.reset": "error",
@@ -147,7 +147,7 @@ class KafkaApplicationFeeds(ApplicationFeeds):
         """When to look which topics are there; 0.0 when there is no reason to."""
         self._failing = ""
         self._closing = False
-        options = consumer_options(address, settings) | {
+        options = consumer_options(address) | {
             "group.id": f"{settings.prefix}-application-readers",
             "error_cb": self._on_error,
         }

@@ -58,7 +58,7 @@ def is_of_unused_group(error: KafkaError) -> bool:
     return error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED
 
 
-def client_options(address: KafkaAddress, settings: KafkaSettings) -> ClientOptions:
+def client_options(address: KafkaAddress) -> ClientOptions:
     """For producer, consumer and admin client."""
     options: ClientOptions = {
         "bootstrap.servers": address.bootstrap,
@@ -134,7 +134,7 @@ class WatchedAdmin:
         self._reason = ""
         self.ended = Event()
         """Set when no answer is wanted any more: whoever waits for one stops waiting."""
-        options = client_options(address, settings)
+        options = client_options(address)
         options["error_cb"] = self._note
         try:
             self.client = AdminClient(options)

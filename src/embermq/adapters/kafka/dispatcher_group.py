@@ -38,7 +38,7 @@ class DispatcherGroup:
         self._under_way = False
         self._trouble = ""
         self._consumer = Consumer(
-            client_options(address, settings)
+            client_options(address)
             | {
                 "group.id": self.name,
                 "enable.auto.commit": False,

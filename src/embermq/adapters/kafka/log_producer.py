@@ -48,7 +48,7 @@ class LogProducer:
         self._is_fenced = bool(fence)
         self._open_s = 0.0
         """Since when a transaction is open, 0 for none."""
-        options = client_options(address, settings)
+        options = client_options(address)
         options |= {
             "acks": "all",
             "enable.idempotence": True,

@@ -261,7 +261,7 @@ class _Progress:
         self._topic = progress_topic(settings.prefix)
         self._is_there = False
         self._producer = Producer(
-            client_options(address, settings)
+            client_options(address)
             | {"acks": "all", "enable.idempotence": True, "linger.ms": 5, "message.timeout.ms": 30_000}
         )
 

@@ -63,7 +63,7 @@ class KafkaPipelineProgress(PipelineProgress):
         self._failing = ""
         self._gone = False
         self._closing = Event()
-        options = client_options(address, settings) | {
+        options = client_options(address) | {
             "group.id": f"{settings.prefix}-pipeline-progress",
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,

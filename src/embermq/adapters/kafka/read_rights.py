@@ -20,7 +20,7 @@ class ReadRights:
     """Kafka is asked every `ASK_AGAIN_S`, and never waited for."""
 
     def __init__(self, address: KafkaAddress, settings: KafkaSettings) -> None:
-        self._options = client_options(address, settings)
+        self._options = client_options(address)
         self._timeout_s = settings.request_timeout_s
         self._admin: AdminClient | None = None
         self._asked: dict[str, Future[TopicDescription]] = {}

@@ -42,7 +42,7 @@ class PartitionReader:
         self._address = address
         self._topic = topic
         self._timeout_s = settings.request_timeout_s
-        options = client_options(address, settings) | {
+        options = client_options(address) | {
             "group.id": f"{settings.prefix}-reader",
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,

@@ -57,7 +57,7 @@ class ReceiptTopic(ReceiptLog):
         self._is_there = False
         self._wake = Event()
         self._closing = False
-        options = client_options(address, settings) | {
+        options = client_options(address) | {
             "acks": "all",
             "enable.idempotence": True,
             "message.timeout.ms": KEPT_S * 1000,

@@ -129,7 +129,7 @@ class KafkaSharedFeeds(SharedFeeds):
         self._failures = failures or Failures()
         self._unread_bytes_max = self._room = unread_bytes_max
         self._unread_total_bytes_max = unread_total_bytes_max
-        self._options = consumer_options(address, settings) | {
+        self._options = consumer_options(address) | {
             "partition.assignment.strategy": "cooperative-sticky",
             "session.timeout.ms": SESSION_MS,
             "error_cb": self._on_error,

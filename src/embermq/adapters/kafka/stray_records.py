@@ -78,7 +78,7 @@ def _trouble(admin: WatchedAdmin, log: str, error: KafkaError) -> StoreUnavailab
 def _read(admin: WatchedAdmin, log: str, partition: int, stretch: Stretch) -> Iterator[Message]:
     """Raises KafkaException, and StoreUnavailable when nothing comes for long."""
     first, end = stretch
-    options = client_options(admin.address, admin.settings) | {
+    options = client_options(admin.address) | {
         "group.id": f"{admin.settings.prefix}-application-readers",
         "enable.auto.commit": False,
         "auto.offset.reset": "error",
@@ -126,7 +126,7 @@ class _Copies:
         }
         # A log takes what has been in it, but maybe not many of these at once.
         options |= {"message.max.bytes": 1_000_000_000, "batch.size": COPIED_BYTES}
-        self._producer = Producer(client_options(admin.address, admin.settings) | options)
+        self._producer = Producer(client_options(admin.address) | options)
 
     def add(self, record: Message) -> None:
         headers = [*(record.headers() or ()), MOVED_HEADER]

@@ -9,7 +9,7 @@ from typing import Any
 
 from embermq.adapters.redis.answers import Answer, Refused
 from embermq.adapters.redis.application_writer import RedisApplicationWriter
-from embermq.adapters.redis.blocking import BlockingRedis
+from embermq.adapters.redis.blocking import BlockingRedis, unreadable
 from embermq.adapters.redis.group_owners import GroupOwners
 from embermq.adapters.redis.link import RedisLink
 from embermq.adapters.redis.owners import Owner, Owners
@@ -100,7 +100,7 @@ class RedisParkedMessages(ParkedMessages):
                 for number, value in _pairs(found if isinstance(found, list) else []):
                     states.append(decode_parked_state(keys.parked, owner.generation, number, value))
         except LayoutError as error:
-            raise _unreadable(error) from error
+            raise unreadable(error) from error
         states.sort(key=lambda at: (at.generation, at.number))
         return states
 
@@ -155,7 +155,7 @@ class RedisSharedGroups(SharedGroups):
                     fields = self._redis.command(owner.keys.session, "HKEYS", owner.keys.shared)
                     stored.claims.extend(_claims(owner.keys.shared, fields))
         except LayoutError as error:
-            raise _unreadable(error) from error
+            raise unreadable(error) from error
         stored.groups.sort(key=lambda row: row.generation)
         return stored
 
@@ -214,7 +214,7 @@ def _answered(read: Read, then: Then, answer: Answer) -> None:
     try:
         found = read(answer if isinstance(answer, list) else [])
     except LayoutError as error:
-        then(_unreadable(error))
+        then(unreadable(error))
     else:
         then(found)
 
@@ -237,7 +237,3 @@ def _names(redis: BlockingRedis, prefix: str) -> Iterator[str]:
 def _pairs(found: Sequence[Any]) -> Iterator[tuple[bytes, bytes]]:
     for at in range(0, len(found), 2):
         yield found[at], found[at + 1]
-
-
-def _unreadable(error: LayoutError) -> StoreError:
-    return StoreError(f"cannot read what the session store holds: {error}")

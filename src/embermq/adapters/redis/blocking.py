@@ -17,6 +17,7 @@ from embermq.adapters.redis.handshake import NodeUnusable, check_server
 from embermq.adapters.redis.script import Script
 from embermq.adapters.redis.settings import RedisSettings
 from embermq.adapters.redis.silent_masters import tell_silent
+from embermq.formats.redis_layout import LayoutError
 from embermq.ports.errors import StoreError, StoreUnavailable
 from embermq.ports.store_node import Node
 
@@ -178,3 +179,8 @@ def _about(server: Any) -> dict[bytes, bytes]:
     except NoPermissionError:
         return {}
     return {str(name).encode(): str(value).encode() for name, value in found.items()}
+
+
+def unreadable(error: LayoutError) -> StoreError:
+    """What is in the store is not what its layout says."""
+    return StoreError(f"cannot read what the session store holds: {error}")

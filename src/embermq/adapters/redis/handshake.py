@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import ssl
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from msgspec import Struct
@@ -42,24 +41,6 @@ class Greeting(Struct, frozen=True):
         if before.is_first:
             return False
         return not self.run_id or (self.run_id, self.history) != (before.run_id, before.history)
-
-
-def tls_context(address: RedisAddress) -> ssl.SSLContext:
-    """What `rediss` needs. Raises ValueError, naming the option, when a file cannot be used."""
-    try:
-        context = ssl.create_default_context(cafile=address.ca_file or None)
-    except OSError as error:
-        reason = "no certificates (PEM) in it" if isinstance(error, ssl.SSLError) else error.strerror
-        raise ValueError(f"stores.session: ca_file {address.ca_file!r}: {reason}") from None
-    if address.cert_file:
-        try:
-            context.load_cert_chain(address.cert_file)
-        except OSError as error:
-            reason = (
-                "no certificate and key (PEM) in it" if isinstance(error, ssl.SSLError) else error.strerror
-            )
-            raise ValueError(f"stores.session: cert_file {address.cert_file!r}: {reason}") from None
-    return context
 
 
 async def log_in(

@@ -13,7 +13,6 @@ from msgspec import Struct
 from embermq.adapters.redis.address import RedisAddress
 from embermq.adapters.redis.answers import Answer, Refused, Sort, sort_error
 from embermq.adapters.redis.channel import Channel, Plan
-from embermq.adapters.redis.handshake import tls_context
 from embermq.adapters.redis.held_keys import HeldKeys
 from embermq.adapters.redis.lane import Lane
 from embermq.adapters.redis.routes import ClusterRoutes, OneNode, RouteOwner, Routes
@@ -22,6 +21,7 @@ from embermq.adapters.redis.settings import RedisSettings
 from embermq.adapters.redis.slots import named_in, slot_of
 from embermq.adapters.redis.wire import Kind, Operation, Then, Wire, Word, pack
 from embermq.ports.errors import TakenOver
+from embermq.ports.store_address import tls_context
 
 LOG = logging.getLogger("embermq.redis")
 SWEEP_S = 0.005
@@ -76,7 +76,9 @@ class RedisLink(RouteOwner):
     def __init__(
         self, address: RedisAddress, settings: RedisSettings, scripts: Sequence[Script] = ()
     ) -> None:
-        self._plan = Plan(address, settings, scripts, tls_context(address) if address.tls else None)
+        self._plan = Plan(
+            address, settings, scripts, tls_context(address, "stores.session") if address.tls else None
+        )
         self._ledger = self._plan.ledger
         self._held = self._plan.held
         self._routes: Routes

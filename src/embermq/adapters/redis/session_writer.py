@@ -259,25 +259,11 @@ class RedisSessionWriter:
                 self._superseded[before.generation] = _Superseded(self._link.held_keys.hold(key))
         owner = self._owners.take(row)
         keys = owner.keys
-        names = (
-            keys.session,
-            keys.subscriptions,
-            keys.will,
-            keys.receiving,
-            keys.sent,
-            keys.released,
-            keys.messages,
-            keys.last_packet_id,
-            keys.positions,
-            keys.reader,
-            keys.parked,
-            keys.shared,
-        )
         args = (owner.epoch, row.generation, encode_session(replace(row, epoch=owner.epoch), self._server_id))
         then = partial(self._claimed, owner, self._unanswered.asked(row.generation), owner.is_stored)
         owner.is_stored = True
         owner.open += 1
-        self._link.ask(keys.session, CLAIM, names, args, then)
+        self._link.ask(keys.session, CLAIM, keys.all, args, then)
 
     def _subscribe(self, writes: SessionWrites) -> None:
         changes: dict[int, list[bytes | str | int]] = {}
@@ -428,20 +414,7 @@ class RedisSessionWriter:
             return
         if owner.is_application:
             self._applications.end(owner)
-        keys = owner.keys
-        names = (
-            keys.session,
-            keys.subscriptions,
-            keys.receiving,
-            keys.sent,
-            keys.released,
-            keys.messages,
-            keys.last_packet_id,
-            keys.positions,
-            keys.reader,
-            keys.parked,
-            keys.shared,
-        )
+        names = tuple(key for key in owner.keys.all if key != owner.keys.will)
         self._ask(owner, CLEAR, names, [owner.fence])
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import redis
 from msgspec.structs import replace
 
-from embermq.adapters.redis.blocking import BlockingRedis
+from embermq.adapters.redis.blocking import BlockingRedis, unreadable
 from embermq.adapters.redis.floor_marks import ReadMarks
 from embermq.adapters.redis.owners import Owners
 from embermq.adapters.redis.script import read_script
@@ -32,7 +32,6 @@ from embermq.formats.redis_layout import (
 )
 from embermq.model.session import RetainedRow, SubscriptionRow, WillRow
 from embermq.model.session_writes import QUEUE_SEQ_STEP
-from embermq.ports.errors import StoreError
 from embermq.ports.sessions import SessionStore, StoredSession, StoredState
 
 LOAD = read_script("load")
@@ -76,7 +75,7 @@ class RedisSessionStore(SessionStore):
                 replays = self._replays()
                 replays_complete_to = marks.complete_to(self._redis.at(REPLAYS_KEY))
         except LayoutError as error:
-            raise _unreadable(error) from error
+            raise unreadable(error) from error
         sessions.sort(key=lambda session: session.row.generation, reverse=True)
         wills.sort(key=lambda will: will[0])
         return StoredState(
@@ -100,7 +99,7 @@ class RedisSessionStore(SessionStore):
                         for name, value in zip(names, values, strict=True):
                             rows += _retained(retained_key(name), value)
         except LayoutError as error:
-            raise _unreadable(error) from error
+            raise unreadable(error) from error
         return rows
 
     def _replays(self) -> dict[str, int]:
@@ -238,7 +237,3 @@ def _retained(key: str, value: Any) -> Iterator[RetainedRow]:
         if retained_key(row.topic) != key:
             raise LayoutError(f"key {key!r}: is of topic {row.topic!r}")
         yield row
-
-
-def _unreadable(error: LayoutError) -> StoreError:
-    return StoreError(f"cannot read what the session store holds: {error}")

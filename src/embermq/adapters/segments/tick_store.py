@@ -326,7 +326,7 @@ class SegmentTickStore(TickStore):
         self._uncommitted.append(frame)
         self._uncommitted_bytes += frame.size - frame.body_bytes
         try:
-            self._checkpoint.apply(frame.writes, frame.base, frame.count)
+            self._checkpoint.apply(frame.writes, frame.base)
         except StoreError as error:
             self._end(error)  # nothing is written here: the disk is not the cause
 
@@ -337,7 +337,7 @@ class SegmentTickStore(TickStore):
         try:
             self._checkpoint.undo()
             for frame in self._uncommitted:
-                self._checkpoint.apply(frame.writes, frame.base, frame.count)
+                self._checkpoint.apply(frame.writes, frame.base)
         except StoreError as error:
             self._end(error)
 

@@ -54,7 +54,7 @@ class SqliteCheckpoint(Checkpoint):
     def dispatcher_floor(self) -> int:
         return self._tables.floor
 
-    def apply(self, writes: TickWrites, base: int, count: int) -> None:
+    def apply(self, writes: TickWrites, base: int) -> None:
         with self._all_or_nothing("cannot apply a tick to broker.db"):
             self._begin()
             self._tables.apply(writes, base)
