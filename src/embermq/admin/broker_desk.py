@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from embermq.admin.broker_values import BrokerFigures, BrokerView
 from embermq.admin.event_stream import EventStream
 
 
-class BrokerSource(Protocol):
-    """Implemented in app; answers from memory."""
+class BrokerDesk(Protocol):
+    """Called on the event loop; answers from memory. Implemented in app."""
+
+    @property
+    def stream(self) -> EventStream:
+        """Its events from now on, for who follows."""
+        ...
 
     def overview(self) -> BrokerView:
         """What it is and how it does."""
@@ -19,23 +24,3 @@ class BrokerSource(Protocol):
     def history(self) -> Sequence[BrokerFigures]:
         """The last minutes, oldest first."""
         ...
-
-
-class BrokerDesk:
-    """Called on the event loop."""
-
-    def __init__(self, source: BrokerSource, stream: EventStream) -> None:
-        self._source = source
-        self._stream = stream
-
-    def overview(self) -> BrokerView:
-        """What it is and how it does."""
-        return self._source.overview()
-
-    def history(self) -> Sequence[BrokerFigures]:
-        """Its figures of the last minutes, oldest first."""
-        return self._source.history()
-
-    def follow(self, *, figures: bool, clients: bool) -> AsyncIterator[bytes]:
-        """Its events from now on."""
-        return self._stream.subscribe(figures=figures, clients=clients)

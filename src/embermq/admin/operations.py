@@ -388,7 +388,7 @@ FOLLOW_EVENTS = _broker(
 )(
     whole.StreamRequest,
     str,
-    lambda desk, asked: desk.follow(figures=asked.figures, clients=asked.clients),
+    lambda desk, asked: desk.stream.subscribe(figures=asked.figures, clients=asked.clients),
     about="`figures` has the fields of BrokerFigures. `client` has `event` (connected, disconnected, login failed,"
     " denied, refused) with `time`, `client_id`, `user`, `peer`, `listener`, `reason`, `code`, `topic`, as far as they"
     " are known. `left_out` says how many events this connection was too slow for. 16 may follow at a time. The stream"

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from embermq.admin.access_operations import ACCOUNTS, BANS, RULES, SETTINGS, TOKENS, TRAIL
 from embermq.admin.ban_desk import BanDesk
-from embermq.admin.broker_desk import BrokerDesk
 from embermq.admin.cluster_desk import ClusterDesk
 from embermq.admin.message_desk import MessageDesk
 from embermq.admin.operations import BROKER, CLUSTER, MESSAGES, PARKED, QUEUES, REPLAYS, RULE_FEEDS, SESSIONS
@@ -50,7 +49,7 @@ def make_desks(
         RULES: RulesAsked(broker.state),
         BANS: BanDesk(broker.state, ticks, bans),
         SETTINGS: SettingsAsked(found),
-        BROKER: BrokerDesk(figures, figures.stream),
+        BROKER: figures,
         QUEUES: service.queues,
         SESSIONS: SessionDesk(broker, ticks, lambda: service.retained, opened.log_life),
         MESSAGES: MessageDesk(broker, ticks),

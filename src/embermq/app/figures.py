@@ -88,11 +88,9 @@ class Figures:
             self.stream.publish(CLIENT, {"time": time_text(), **fields_of(event)})
 
     def history(self) -> Sequence[BrokerFigures]:
-        """See `BrokerSource`."""
         return list(self._history)
 
     def overview(self) -> BrokerView:
-        """See `BrokerSource`."""
         if not self._history:
             self.look()
         service, settings = self._service, self._settings
