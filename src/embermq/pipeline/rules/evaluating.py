@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 from embermq.pipeline.errors import RuleError, RuleStuck
+from embermq.pipeline.jvm_thread import closing_connection
 from embermq.pipeline.keeper import short_reason
 from embermq.pipeline.rules.set_aside import ROWS_MAX
 
@@ -97,6 +98,7 @@ class Evaluation:
         context, group = self._spark.sparkContext, f"rule-{self._name}-{uuid.uuid4().hex}"
         is_late = threading.Event()
 
+        @closing_connection
         def end_it() -> None:
             is_late.set()
             context.cancelJobGroup(group)
