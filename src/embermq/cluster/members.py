@@ -20,10 +20,10 @@ from functools import partial
 from typing import Protocol
 
 from msgspec import Struct, field
-from msgspec.structs import replace
 
 from embermq.cluster.slots import slot_of
 from embermq.model.session import NEVER_EXPIRES
+from embermq.mqtt.value import replace
 from embermq.mqtt.wire.packets import (
     Connack,
     Connect,

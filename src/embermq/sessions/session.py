@@ -162,7 +162,8 @@ class Session:
         self.given_up: set[int] | None = None
         """Packet ids in the window of what was given up on this connection, where it counts until it is answered."""
         self.last_packet_id = 0
-        self.id_step, self.id_rest = 1, 0
+        self.id_step = 1
+        self.id_rest = 0
         """It gives the packet ids that leave this rest when divided by the step: other slots give the others."""
         self.beside: Callable[[], None] | None = None
         """Told that its window may have room, for what is sent to its client beside it; None when nothing is."""

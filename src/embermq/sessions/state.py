@@ -48,7 +48,6 @@ class BrokerState:
         self, settings: MqttSettings, tick: Tick, authorization: AuthorizationSettings | None = None
     ) -> None:
         self.settings = settings
-        self.share = NodeShare()  # of a cluster's node that others serve beside
         self._terms = Terms(settings.max_qos, settings.protocol_versions, settings.allow_empty_client_id)
         self.authorization = authorization or AuthorizationSettings()
         self.rules: RuleSet | None = None
