@@ -17,6 +17,8 @@ from tests.pipeline.log_writer import record
 from tests.pipeline.queries import rows_of
 from tests.support.waiting import wait_until
 
+from embermq.formats.kafka_record import KafkaEncoder
+from embermq.formats.log_record import slot_field
 from embermq.pipeline.jobs import bulk
 from embermq.pipeline.jobs.bulk_parts import Archive, LakeFeed, Traffic
 from embermq.pipeline.paused import pause_queries, resume_query
@@ -110,6 +112,40 @@ def test_each_partition_is_read_once_for_all_and_those_that_were_apart_join(
     assert rows_of(places.traffic, COUNTED) == [(len(good),)]
     for feed in loop.feeds:
         assert (feed.totals["entries"], feed.totals["rejected"], feed.missing) == (len(good), 2, 0)
+
+
+@pytest.mark.promise("cluster-21", "pipeline-2", "pipeline-13")
+def test_copies_and_ends_of_transactions_move_positions_and_count_as_nothing(
+    spark: SparkSession, kafka_log: LogInKafka, places: Places
+) -> None:
+    """A record of another slot is counted there. A log with such copies alone at its end has been read to its end."""
+    log = kafka_log
+    log.positions.kafka = replace(log.kafka, has_copies=True)
+    now_ms = time.time_ns() // 1_000_000
+    append(log, 20)
+    transaction = Producer({"bootstrap.servers": log.kafka.bootstrap, "transactional.id": log.kafka.prefix})
+    transaction.init_transactions()
+    transaction.begin_transaction()
+    for number in log.ends():
+        made = KafkaEncoder().encode(record("r0/x", b"committed", accepted_ms=now_ms))
+        transaction.produce(log.kafka.log_topic, made.value, made.key, number, headers=list(made.headers))
+    transaction.commit_transaction()
+    append(log, 20)
+    good = {(message.partition(), message.offset()) for message in log.read(log.kafka.log_topic, shown=42)}
+    copies = (
+        record(f"r{i % 7}/x", accepted_ms=now_ms, unknown_fields=(slot_field(1, i),)) for i in range(20)
+    )
+    log.append(copies)
+    settings = replace(AT_ONCE, max_records_per_batch=1_000)
+    with feeding_of_kafka(spark, log, places, settings, [Archive, Traffic]) as loop:
+        loop.wait_for_positions(log.ends())
+        for feed in loop.feeds:
+            assert feed.part is not None and feed.part.positions() == log.ends(), "nothing to be missed later"
+    assert set(rows_of(places.messages, PLACES)) == good
+    assert rows_of(places.traffic, COUNTED) == [(len(good),)] == [(42,)]
+    for feed in loop.feeds:
+        counted = {what: feed.totals.get(what, 0) for what in ("records", "entries", "rejected", "missing")}
+        assert counted == {"records": 42, "entries": 42, "rejected": 0, "missing": 0}, feed.name
 
 
 @pytest.mark.promise("pipeline-4", "pipeline-13")

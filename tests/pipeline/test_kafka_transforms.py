@@ -15,10 +15,12 @@ from tests.pipeline.kafka_rows import (
 from tests.pipeline.log_writer import NOON_MS, LogWriter, record
 from tests.pipeline.queries import log_rows
 
-from embermq.formats.log_record import Origin, Stamp, decode_record
+from embermq.formats.kafka_record import KafkaEncoder
+from embermq.formats.log_record import Origin, Stamp, decode_record, slot_field
 from embermq.mqtt.wire.properties import Properties, encode_properties
 from embermq.pipeline.jobs.carrying import Carried
 from embermq.pipeline.places import Places
+from embermq.pipeline.schema import COPY
 from embermq.pipeline.transforms.kafka_dispatch import dispatched
 from embermq.pipeline.transforms.kafka_records import records_from_kafka
 
@@ -113,6 +115,25 @@ def test_what_cannot_be_understood_is_a_row_with_its_reason(spark: SparkSession)
     assert all(
         row.topic is row.publisher is row.stamps is row.payload is row.accepted_at is None for row in found
     )
+
+
+@pytest.mark.promise("cluster-21")
+def test_a_copy_is_a_position_and_nothing_else_for_who_counts_records(spark: SparkSession) -> None:
+    copy = KafkaEncoder().encode(record("cars/2", b"x", unknown_fields=(slot_field(1, 1 << 40),)))
+    headers = [(name, value) for name, value in copy.headers if value is not None]
+    rows: list[KafkaRow] = [
+        (0, 3, b"a", b"own", plain_headers()),
+        (0, 4, copy.key, copy.value, headers),
+        (0, 5, b"a", b"none", None),
+    ]
+    source = kafka_rows(spark, rows)
+    own, copied, bad = records_from_kafka(source, LOG_PREFIX, has_copies=True).orderBy("offset").collect()
+    assert own.error is None and own.payload == b"own"
+    known = {name: value for name, value in copied.asDict().items() if value is not None}
+    assert known == {"partition": 0, "offset": 4, "span": 1, "error": COPY}
+    assert bad.error == "header v is missing" and bad.body == b"none"
+    _, copied, _ = records_from_kafka(source, LOG_PREFIX).orderBy("offset").collect()
+    assert copied.error is None and copied.payload == b"x"
 
 
 @pytest.mark.promise("pipeline-4")

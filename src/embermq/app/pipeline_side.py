@@ -31,7 +31,6 @@ PKCS8 = "PRIVATE KEY"
 KEY = re.compile(rb"-----BEGIN ([A-Z ]*PRIVATE KEY)-----")
 
 if TYPE_CHECKING:
-    from embermq.adapters.kafka.settings import KafkaSettings
     from embermq.app.config import Settings
     from embermq.pipeline.sources.kafka_positions import KafkaPositions
 
@@ -168,25 +167,17 @@ def _driver_settings(settings: Settings, address: KafkaAddress | None) -> Driver
         rules=settings.rules,
         message_store="" if settings.stores.static == SQLITE else settings.stores.static,
         sql=settings.sql,
-        kafka=None
-        if address is None
-        else _kafka_log(
-            address,
-            settings.kafka,
-            settings.mqtt.packet_bytes_max,
-            settings.application.shared_partitions,
-        ),
+        kafka=None if address is None else _kafka_log(address, settings),
     )
 
 
-def _kafka_log(
-    address: KafkaAddress, settings: KafkaSettings, packet_bytes_max: int, shared_partitions: int
-) -> KafkaLog:
+def _kafka_log(address: KafkaAddress, settings: Settings) -> KafkaLog:
     return KafkaLog(
         bootstrap=address.bootstrap,
-        prefix=settings.prefix,
-        shared_partitions=shared_partitions,
-        record_bytes_max=record_bytes_max(packet_bytes_max),
+        prefix=settings.kafka.prefix,
+        has_copies=settings.cluster.slots > 1,
+        shared_partitions=settings.application.shared_partitions,
+        record_bytes_max=record_bytes_max(settings.mqtt.packet_bytes_max),
         tls=address.tls,
         tls_ca_file=address.ca_file,
         tls_cert_file=address.cert_file,

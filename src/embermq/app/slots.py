@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from embermq.adapters.redis.address import parse_address, with_database
-from embermq.app.errors import UserError
+from embermq.app.errors import OptionError, UserError
 from embermq.app.places_noted import noted_places
+from embermq.app.settings import SQLITE
 from embermq.app.store_addresses import cluster_name
 from embermq.edge.settings import Address
 from embermq.edge.settings import parse_address as parse_listener
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from embermq.durability.retention import QueryPolicy
     from embermq.pipeline.settings import QueryName
 
-QUERIES_BY_SLOT: tuple[QueryName, ...] = ("dispatch",)
+QUERIES_BY_SLOT: tuple[QueryName, ...] = ("dispatch", "archive")
 """Queries of the pipeline that each node runs over the log of its slot."""
 
 
@@ -116,6 +117,11 @@ def _check_queries(settings: Settings) -> None:
             f"pipeline.queries: with cluster.slots of {settings.cluster.slots}, leave out {' and '.join(unfit)}: they "
             "write files of one node, and would count again what they have counted when a slot goes to another one"
         )
+    if "archive" in settings.pipeline.queries and settings.stores.static == SQLITE:
+        raise ValueError(
+            f"pipeline.queries: with cluster.slots of {settings.cluster.slots}, archive needs stores.static on an SQL "
+            "server: messages.db is of one node, and a slot goes from one to another"
+        )
 
 
 def noted_slot(settings: Settings) -> Settings:
@@ -128,6 +134,20 @@ def noted_slot(settings: Settings) -> Settings:
         raise UserError(
             f"{settings.data_dir}: the node of this data directory has not served yet, so it has no slot of the "
             "cluster; name that of one which has with --data-dir"
+        )
+    return slot_settings(settings, slot)
+
+
+def named_slot(settings: Settings, slot: int | None) -> Settings:
+    """Those of the slot that an option `--slot` names. Raises OptionError."""
+    slots = settings.cluster.slots
+    if slot is None and slots == 1:
+        return settings
+    if slot is None or slot >= slots:
+        given = "" if slot is None else f"{slot} is none of them: "
+        raise OptionError(
+            f"--slot: {given}the cluster has slots 0 to {slots - 1}, each with the messages that its own clients have "
+            "published"
         )
     return slot_settings(settings, slot)
 

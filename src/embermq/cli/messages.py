@@ -27,6 +27,15 @@ PRUNE_ROWS = 5_000
 BEFORE_ALL = -1
 MS_PER_HOUR = 3_600_000
 HOURS_MAX = 10_000_000
+Slot = Annotated[
+    int | None,
+    typer.Option(
+        "--slot",
+        metavar="N",
+        min=0,
+        help="Of a cluster with several slots: the one that accepted the messages.",
+    ),
+]
 
 app = group("The message store: show, prune.")
 
@@ -44,6 +53,7 @@ def show(
     raw: Annotated[
         bool, typer.Option("--raw", help="Print the payloads alone, one after the other, as they came.")
     ] = False,
+    slot: Slot = None,
     as_json: AsJson = False,
 ) -> None:
     """Show archived messages of a topic. QoS 1 and 2, in log order, from the archive that the pipeline fills.
@@ -53,7 +63,7 @@ def show(
     if "#" in topic or "+" in topic:
         raise OptionError(f"{shown(topic)!r} has wildcards; the messages of one topic are shown")
     is_any = False
-    with _store(settings) as store:
+    with _store(settings, slot) as store:
         for found in _range(store, topic, after, limit):
             is_any = True
             if raw:
@@ -85,13 +95,14 @@ def prune(
         ),
     ],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Count them, delete nothing.")] = False,
+    slot: Slot = None,
     as_json: AsJson = False,
 ) -> None:
     """Delete archived messages that are older, a few thousand at a time. The broker may be running."""
     from embermq.cli.message_bar import MessageBar
 
     before_ms = round(time.time() * 1000 - older_than_hours * MS_PER_HOUR)
-    with _store(settings) as store:
+    with _store(settings, slot) as store:
         found = store.count_older(before_ms)
         deleted = 0
         with MessageBar() as bar:
@@ -109,13 +120,14 @@ def prune(
         print(f"deleted {deleted:,} messages that were older than {iso_ms(before_ms)}")
 
 
-def _store(settings: Settings) -> AbstractContextManager[MessageStore]:
-    """Where the broker archives, if the settings lead there. Raises UserError, StartError."""
+def _store(settings: Settings, slot: int | None) -> AbstractContextManager[MessageStore]:
+    """Where the broker archives, if the settings lead there. Raises OptionError, UserError, StartError."""
     from embermq.app.message_archive import message_store_of
     from embermq.app.places_noted import check_archive
+    from embermq.app.slots import named_slot
 
     check_archive(settings)
-    return message_store_of(settings)
+    return message_store_of(named_slot(settings, slot))
 
 
 def _range(store: MessageStore, topic: str, after: int, limit: int) -> Iterator[StoredMessage]:

@@ -30,6 +30,8 @@ class KafkaLog(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Certificate and key (PEM, the key as PKCS#8) that is shown to the servers."""
     record_bytes_max: int = 0
     """What an application log has to take of one record; 0 when that is not known."""
+    has_copies: bool = False
+    """Whether records of other slots of a cluster are in it as copies, which those count."""
     shared_partitions: int = 1
     """Of the log of a shared group that is made anew."""
     user: str = ""

@@ -30,6 +30,9 @@ PARTITION = 0
 MISSING = "missing offsets"
 """How the error of a range begins that the log does not hold any more; such a row has no body."""
 
+COPY = "a copy of another slot's record"
+"""The error of a record that another slot of the cluster has in its log, and counts there; such a row has no body."""
+
 RECEIPTS = -1
 """Stands in `partition` for the table of delivery receipts."""
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from embermq.app import opened
 from embermq.app.config import Settings
-from embermq.app.errors import UserError
+from embermq.app.errors import OptionError, UserError
 from embermq.app.log_side import LogSide
 from embermq.app.pipeline_run import run_pipeline
 from embermq.app.pipeline_side import driver_settings
@@ -21,6 +21,7 @@ from embermq.app.settings import StoreSettings
 from embermq.app.slots import (
     check_slots,
     cluster_of,
+    named_slot,
     noted_slot,
     reader_name,
     slot_settings,
@@ -80,7 +81,11 @@ def test_what_another_slot_has_not_read_is_not_dropped_whatever_the_policy_is(
         (replace(TWO, stores=replace(TWO.stores, session="redis+cluster://box")), "a Redis Cluster has one"),
         (
             replace(TWO, pipeline=PipelineSettings(enabled=True)),
-            r"^pipeline.queries: with cluster.slots of 2, leave out archive and lake and traffic: ",
+            r"^pipeline.queries: with cluster.slots of 2, leave out lake and traffic: ",
+        ),
+        (
+            replace(TWO, pipeline=PipelineSettings(enabled=True, queries=("dispatch", "archive"))),
+            r"^pipeline.queries: with cluster.slots of 2, archive needs stores.static on an SQL server",
         ),
         (
             replace(TWO, rules={"hot": RuleSettings(sql="SELECT topic, payload FROM messages")}),
@@ -97,11 +102,12 @@ def test_what_several_slots_cannot_do_yet_is_refused_by_name(settings: Settings,
         check_slots(settings)
 
 
-def test_each_node_runs_dispatch_over_the_log_of_its_slot() -> None:
-    pipeline = PipelineSettings(enabled=True, queries=("dispatch",))
-    check_slots(settings := replace(TWO, pipeline=pipeline))
+def test_each_node_runs_dispatch_and_archive_over_the_log_of_its_slot() -> None:
+    pipeline = PipelineSettings(enabled=True, queries=("dispatch", "archive"))
+    stores = replace(TWO.stores, static="postgresql://box/embermq")
+    check_slots(settings := replace(TWO, pipeline=pipeline, stores=stores))
     driver = driver_settings(slot_settings(settings, 1))
-    assert driver.kafka is not None
+    assert driver.kafka is not None and driver.kafka.has_copies
     assert driver.kafka.log_topic == "embermq.slot-1.msg.all"
     assert driver.kafka.application_prefix == "embermq.slot-1.msg.app."
     assert driver.kafka.progress_topic == "embermq.slot-1.pipeline.progress"
@@ -116,6 +122,17 @@ def test_commands_mean_the_slot_that_the_node_of_a_data_directory_had_last(tmp_p
         assert noted_slot(settings) == slot_settings(settings, slot)
     alone = replace(settings, cluster=ClusterSettings())
     assert noted_slot(alone) == alone
+
+
+def test_a_command_is_told_of_which_slot_it_shows_messages() -> None:
+    assert named_slot(TWO, 1) == slot_settings(TWO, 1)
+    for slot, text in ((None, "the cluster has slots 0 to 1"), (2, "2 is none of them")):
+        with pytest.raises(OptionError, match=f"^--slot: {text}"):
+            named_slot(TWO, slot)
+    alone = replace(TWO, cluster=ClusterSettings())
+    assert named_slot(alone, None) == named_slot(alone, 0) == alone
+    with pytest.raises(OptionError, match="1 is none of them"):
+        named_slot(alone, 1)
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ class KafkaBulkLog(BulkLog):
         rows = self._read(self._kafka.log_topic, begin, end)
         if rows is None:
             return no_rows(self._spark, record_schema())
-        return records_from_kafka(rows, self._kafka.application_prefix)
+        return records_from_kafka(rows, self._kafka.application_prefix, has_copies=self._kafka.has_copies)
 
     def probe(self, starts: Positions) -> DataFrame:
         """The last record before, where there is one."""

@@ -21,7 +21,7 @@ from embermq.pipeline.settings import PipelineSettings, is_s3
 from embermq.pipeline.sinks.delta_table import DeltaTable
 from embermq.pipeline.sinks.lake_disk import boot, sync_commits, take_back
 from embermq.pipeline.sinks.sink_file import SinkFile
-from embermq.pipeline.transforms.batch_values import is_missing, is_new
+from embermq.pipeline.transforms.batch_values import is_missing, is_new, is_rejected
 from embermq.pipeline.transforms.lake import lake_schema
 
 READER = "lake"
@@ -37,13 +37,14 @@ def lake_place(settings: PipelineSettings, places: Places) -> str:
 
 
 class Covered(Struct, frozen=True):
-    """What a batch has of one partition: positions [first, end), good records among them, and positions that the log
-    did not hold any more, bytes of payload."""
+    """What a batch has of one partition: positions [first, end), good records among them, records that could not be
+    understood, positions that the log did not hold any more, bytes of payload."""
 
     partition: int
     first: int
     end: int
     good: int
+    rejected: int
     missing: int
     data_bytes: int
 
@@ -140,9 +141,9 @@ class Lake:
         self.commits += 1
         with self.file.transaction():
             self.file.count(
-                records=one.end - one.first,
+                records=one.good + one.rejected + one.missing,
                 entries=one.good,
-                rejected=one.end - one.first - one.good - one.missing,
+                rejected=one.rejected,
                 missing=one.missing,
                 bytes=one.data_bytes,
             )
@@ -197,6 +198,7 @@ def _covered(rows: DataFrame) -> list[Covered]:
         F.min("offset").alias("first"),
         F.max(F.col("offset") + F.col("span")).alias("end"),
         F.count_if(F.col("error").isNull()).alias("good"),
+        F.coalesce(F.sum(F.when(is_rejected(), F.col("span"))), F.lit(0)).alias("rejected"),
         F.coalesce(F.sum(F.when(is_missing(), F.col("span"))), F.lit(0)).alias("missing"),
         F.coalesce(F.sum("payload_bytes"), F.lit(0)).alias("data_bytes"),
     )

@@ -57,7 +57,7 @@ class MessageFile(MessageStoreSink):
                 return 0
             connection.executemany(self._insert, rows_of(batch.messages, _ROWS_PER_INSERT))
             self.file.count(
-                records=batch.end - batch.begin,
+                records=batch.records,
                 entries=len(batch.messages),
                 rejected=batch.rejected,
                 missing=batch.missing,

@@ -67,7 +67,7 @@ class _Kept(Struct, frozen=True):
     def after(self, batch: MessageBatch) -> "_Kept":
         return _Kept(
             batch.end,
-            self.records + batch.end - batch.begin,
+            self.records + batch.records,
             self.entries + len(batch.messages),
             self.rejected + batch.rejected,
         )

@@ -8,7 +8,7 @@ from msgspec import Struct
 from pyspark.sql import DataFrame
 
 from embermq.formats.message_table import COLUMNS
-from embermq.pipeline.schema import MISSING
+from embermq.pipeline.schema import COPY, MISSING
 from embermq.pipeline.sinks.message_tasks import OpenWriter
 from embermq.pipeline.sinks.sink_file import SinkFile
 
@@ -21,11 +21,13 @@ class MessageBatch(Struct, frozen=True):
     messages: pa.Table
     missing: int = 0
     """Positions that the log did not hold any more."""
+    rejected: int = 0
+    """Records that could not be understood."""
 
     @property
-    def rejected(self) -> int:
-        """Positions that could not be understood."""
-        return self.end - self.begin - len(self.messages) - self.missing
+    def records(self) -> int:
+        """What is counted of it: positions without a record, and copies, are not."""
+        return len(self.messages) + self.missing + self.rejected
 
 
 class MessageStoreSink(ABC):
@@ -80,10 +82,16 @@ def batch_from(table: pa.Table, done: int) -> MessageBatch | None:
     begin = pc.min(table["offset"]).as_py()
     end = pc.max(pc.add(table["offset"], table["span"])).as_py()
     messages = table.filter(pc.is_null(table["error"])).select(COLUMNS)
-    return MessageBatch(begin, end, messages, missing_of(table))
+    return MessageBatch(begin, end, messages, missing_of(table), _rejected_of(table))
 
 
 def missing_of(table: pa.Table) -> int:
     """Positions among these rows that the log did not hold any more."""
     gone = table.filter(pc.starts_with(table["error"], MISSING))
     return pc.sum(gone["span"]).as_py() or 0
+
+
+def _rejected_of(table: pa.Table) -> int:
+    errors = table.filter(pc.is_valid(table["error"]))
+    is_other = pc.or_(pc.starts_with(errors["error"], MISSING), pc.equal(errors["error"], COPY))
+    return pc.sum(errors.filter(pc.invert(is_other))["span"]).as_py() or 0

@@ -130,9 +130,9 @@ class TrafficWindows:
                 messages = pc.sum(log["messages"]).as_py()
                 missing = pc.sum(log["missing"]).as_py()
                 data = pc.sum(log["payload_bytes"]).as_py() or 0
-                rejected = covered - messages - late - missing
+                rejected = pc.sum(log["rejected"]).as_py()
                 self.file.count(
-                    records=covered,
+                    records=messages + late + missing + rejected,
                     entries=messages,
                     late=late,
                     rejected=rejected,

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from embermq.pipeline.schema import MISSING, RECEIPTS
+from embermq.pipeline.schema import COPY, MISSING, RECEIPTS
 
 
 def looked_up(values: Sequence[int], index: Column) -> Column:
@@ -31,6 +31,11 @@ def is_new(done: Mapping[int, int]) -> Column:
 def is_missing() -> Column:
     """Whether a row is a range that the log does not hold any more; null for one that is all right."""
     return F.col("error").startswith(MISSING)
+
+
+def is_rejected() -> Column:
+    """Whether a row is a record that cannot be understood; null for one that is all right."""
+    return ~(is_missing() | (F.col("error") == COPY))
 
 
 def _by_number(done: Mapping[int, int]) -> list[int]:

@@ -8,7 +8,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from embermq.pipeline.schema import record_schema
+from embermq.formats.log_record import FIELD_SLOT
+from embermq.pipeline.schema import COPY, record_schema
 from embermq.pipeline.transforms.kafka_headers import (
     SINGLE_HEADERS,
     has_header,
@@ -23,22 +24,30 @@ from embermq.pipeline.transforms.kafka_properties import property_block, propert
 from embermq.queues.names import QUEUE_PREFIX
 
 _TAGGED = r"^u(0|[1-9][0-9]{0,2})\z"
+_COPY_HEADER = f"u{FIELD_SLOT}"
 _POSITION = ("partition", "offset", "span", "error", "body")
 
 
-def records_from_kafka(rows: DataFrame, log_prefix: str) -> DataFrame:
+def records_from_kafka(rows: DataFrame, log_prefix: str, *, has_copies: bool = False) -> DataFrame:
     """Rows of `record_schema` of the columns of Spark's Kafka source with headers.
 
     `log_prefix` is what the names of application logs begin with. A record that cannot be understood has `error` set
-    and nothing else but its position and body.
+    and nothing else but its position and body. With `has_copies` copies of other slots' records have their position and
+    `error` COPY alone.
     """
     schema = record_schema()
     known = with_headers(rows, "partition", "offset", "key", "value", "headers")
     checked = known.withColumn("block", property_block(header("p"))).withColumn("walk", property_walk())
     problem = F.coalesce(record_problem(log_prefix), _property_problem())
+    if has_copies:
+        problem = F.when(_is_copy(), COPY).otherwise(problem)
     checked = checked.withColumn("problem", problem)
     values = _values()
     return checked.select(*(_column(name, values[name], schema) for name in schema.names))
+
+
+def _is_copy() -> Column:
+    return F.coalesce(F.array_contains(F.col("headers.key"), _COPY_HEADER), F.lit(False))
 
 
 def _property_problem() -> Column:
@@ -110,5 +119,5 @@ def _values() -> dict[str, Column]:
             F.filter(F.col("headers"), lambda one: ~one["key"].isin(*SINGLE_HEADERS, "a")), _unknown
         ),
         "error": F.col("problem"),
-        "body": F.when(F.col("problem").isNotNull(), F.coalesce(payload, F.lit(b""))),
+        "body": F.when(F.col("problem") != COPY, F.coalesce(payload, F.lit(b""))),
     }

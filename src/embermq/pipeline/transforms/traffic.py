@@ -4,7 +4,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from embermq.pipeline.schema import traffic_schema
-from embermq.pipeline.transforms.batch_values import is_missing, looked_up
+from embermq.pipeline.transforms.batch_values import is_missing, is_rejected, looked_up
 
 BUCKETS_PER_DOUBLING = 16
 """Latency buckets are this fine; see traffic.sql."""
@@ -26,9 +26,9 @@ def traffic_windows(events: DataFrame, window_s: int, watermark_ms: int) -> Data
     all that is not in a durable queue.
 
     `messages`, `payload_bytes`, `qos1`, `qos2` count what is not late, `late` what was accepted before
-    `watermark_ms`, `missing` positions that the log did not hold any more. `deliveries` and `max_us` are of receipts.
-    `first`, `next` and `newest_ms` say which positions of which source partition a row was made of and its newest
-    time, errors (null window) included.
+    `watermark_ms`, `missing` positions that the log did not hold any more, `rejected` what cannot be understood.
+    `deliveries` and `max_us` are of receipts. `first`, `next` and `newest_ms` say which positions of which source
+    partition a row was made of and its newest time, errors (null window) included.
     All of it adds up over batches, so that the sink needs no state but its own rows.
     """
     ours = events.select(
@@ -43,6 +43,7 @@ def traffic_windows(events: DataFrame, window_s: int, watermark_ms: int) -> Data
         "latency_us",
         "client_type",
         is_missing().alias("is_missing"),
+        is_rejected().alias("is_rejected"),
     )
     is_receipt = F.col("latency_us").isNotNull()
     is_message = F.col("accepted_at").isNotNull() & ~is_receipt
@@ -67,6 +68,7 @@ def traffic_windows(events: DataFrame, window_s: int, watermark_ms: int) -> Data
         F.count_if(counts & (F.col("qos") == 2)).alias("qos2"),
         F.count_if(is_late).alias("late"),
         F.coalesce(F.sum(F.when(F.col("is_missing"), F.col("span"))), F.lit(0)).alias("missing"),
+        F.coalesce(F.sum(F.when(F.col("is_rejected"), F.col("span"))), F.lit(0)).alias("rejected"),
         F.count_if(is_receipt).alias("deliveries"),
         F.max("latency_us").alias("max_us"),
         F.min("offset").alias("first"),
