@@ -32,6 +32,7 @@ from embermq.edge.settings import Address, UnixAddress
 from embermq.edge.tick_loop import TickLoop
 from embermq.model.position import offset_of, partition_of
 from embermq.pipeline.paused import pause_queries, paused_queries
+from embermq.pipeline.rules.settings import query_of_rule
 from embermq.pipeline.settings import is_spark_installed, pin_policies
 from embermq.pipeline.status import NO_APPLICATION, PipelineStatus, read_status
 from embermq.ports.errors import StoreError
@@ -284,7 +285,8 @@ class BrokerService:
     async def _look_at_pipeline(self) -> None:
         log_side = self._embedded.log_side
         sessions = self._embedded.broker.state.sessions.loaded
-        look = log_side.look(log_side.holding(sessions))
+        rules = map(query_of_rule, self._settings.rules)  # which hold back nothing
+        look = log_side.look((*log_side.holding(sessions), *rules))
         self._pipeline = await on_own_thread(
             partial(read_status, self._data_dir, None, look), "pipeline look"
         )
