@@ -19,6 +19,7 @@ from embermq.pipeline.rules.set_aside import ROWS_MAX, SetAside, set_aside_of
 from embermq.pipeline.rules.settings import RuleSettings, check_rules
 from embermq.pipeline.rules.sql_target import SqlTarget
 from embermq.pipeline.rules.targets import NumberedRow
+from embermq.pipeline.sinks import rule_table
 
 COLUMNS = "ember_id VARCHAR(200) PRIMARY KEY, topic VARCHAR(5) NOT NULL, t DECIMAL(5,2)"
 LIST = "SELECT ember_id, topic, t FROM hot ORDER BY ember_id"
@@ -105,6 +106,50 @@ def test_times_are_utc_whatever_machine_and_server_say(
         True,
     )
     assert bytes(found[4]) == b"\xff"  # type: ignore[call-overload]
+    table.close()
+
+
+def test_a_value_that_no_table_can_hold_stops_no_rule(
+    tmp_path: Path, sql_server: SqlServer, sql_url: str
+) -> None:
+    """Whoever publishes chooses it."""
+    database = sql_url.rpartition("/")[2]
+    columns = "ember_id VARCHAR(200) PRIMARY KEY, t DECIMAL(5,2) CHECK (t < 100), at TIMESTAMP NULL"
+    sql_server.execute(f"CREATE TABLE hot ({columns})", database=database)
+    table = target(tmp_path, sql_url)
+    table.begin({0: 0})
+    before_all = datetime.min  # noqa: DTZ901  # nothing that UTC has, whatever machine this is
+    wanted: list[dict[str, object]] = [
+        {"t": 1.5, "at": None},
+        {"t": float("inf"), "at": None},
+        {"t": 500.0, "at": None},
+        {"t": 1.0, "at": before_all},
+        {"t": 1.0, "at": "no time"},
+        {"t": 2.5, "at": None},
+    ]
+    assert table.put(0, rows(*enumerate(wanted, 1))) == 2
+    assert table.next == {0: 6 * ROWS_MAX + 1}
+    assert sql_server.execute("SELECT t FROM hot ORDER BY t", database=database) == [
+        (Decimal("1.50"),),
+        (Decimal("2.50"),),
+    ]
+    assert {one.offset for one in set_aside_of(tmp_path / "rules.db", "hot", 10)} == {2, 3, 4, 5}
+    table.close()
+
+
+def test_a_connection_that_did_nothing_for_long_is_opened_anew(
+    tmp_path: Path, sql_server: SqlServer, sql_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server has ended it meanwhile."""
+    database = sql_url.rpartition("/")[2]
+    sql_server.execute(f"CREATE TABLE hot ({COLUMNS})", database=database)
+    table = target(tmp_path, sql_url)
+    table.begin({0: 0})
+    assert table.put(0, rows((1, {"topic": "a", "t": None}))) == 1
+    assert table._table is not None
+    table._table._connection.close()
+    monkeypatch.setattr(rule_table, "RENEWED_S", -1.0)
+    assert table.put(0, rows((2, {"topic": "b", "t": None}))) == 1
     table.close()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 
 import pytest
@@ -242,6 +242,18 @@ def test_a_bad_message_is_found_among_the_others(
     never = Evaluation(rules.spark, "me", lambda records: rules.rows("me", always, records), 60)
     with pytest.raises(FAILURES, match="CANNOT_DECODE_URL"):  # whatever the message: the fault of none
         list(never.found(log_rows(spark, places, 0, 1)))
+
+
+def test_a_date_that_python_has_not_is_the_fault_of_its_message(
+    spark: SparkSession, rules: RuleSession, log: LogWriter, places: Places
+) -> None:
+    log.append([record("t", payload) for payload in (b"2026-01-02", b"+12345-01-01", b"2026-01-03")])
+    rule = RuleSettings(sql="SELECT date(payload) AS day FROM messages", to="sql", table="t", url_file="/u")
+    evaluation = Evaluation(rules.spark, "me", lambda records: rules.rows("me", rule, records), 60)
+    found = list(evaluation.found(log_rows(spark, places, 0, 1_000).persist()))
+    days = [row["columns"]["day"] for part in found for row in part.rows]
+    assert days == [date(2026, 1, 2), date(2026, 1, 3)]
+    assert [part.end for part in found if part.failure] == [2]
 
 
 def test_a_rule_is_tried_on_the_lake_and_the_log(

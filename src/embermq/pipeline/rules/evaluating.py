@@ -24,8 +24,9 @@ from embermq.pipeline.rules.set_aside import ROWS_MAX
 GRACE_S = 30.0
 """How long the tasks of a job that was ended may take to notice it: they look up from time to time."""
 _LOOK_S = 0.1
-FAILURES = (PySparkException, Py4JJavaError, RuleError)
-"""What a message can bring about. A Java that is gone shows in other errors."""
+FAILURES = (PySparkException, Py4JJavaError, RuleError, ValueError, OverflowError)
+"""What a message can bring about: the last two by a date that Spark has and Python has not. A Java that is gone shows
+in other errors."""
 
 
 class MadeRows(Struct, frozen=True):

@@ -53,8 +53,14 @@ class SqlTarget(RuleTarget):
         found = dict(rows)
         for piece in pieces([(number, bytes(row["payload"])) for number, row in rows]):
             numbers = {self._id(partition, number): number for number, _ in piece}
-            given = [(key, *columns_of(found[number])) for key, number in numbers.items()]
-            refused = table.add(given)
+            given, refused = [], {}
+            for key, number in numbers.items():
+                try:
+                    given.append((key, *columns_of(found[number])))
+                except (ValueError, OverflowError) as error:  # in UTC its year is below 1 or above 9999
+                    refused[key] = str(error)
+            if given:
+                refused |= table.add(given)
             for key, why in refused.items():
                 self._aside.add("refused", partition, numbers[key], why)
             self.move(partition, piece[-1][0] + 1)

@@ -4,18 +4,26 @@ Its column `ember_id` is unique, and says which row of which message one is. Row
 in the transaction that adds the others: `ON DUPLICATE KEY` would say nothing of other keys that a row breaks.
 """
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from math import isfinite
 from typing import Any
 
 from embermq.database.database_url import DatabaseUrl
-from embermq.database.drivers import connector
+from embermq.database.drivers import IDLE_S, connector
 from embermq.database.settings import SqlSettings
 from embermq.pipeline.errors import RuleError
 from embermq.pipeline.rules.settings import ID_COLUMN
 
 TIMEOUT_S = 30.0
 """Of a statement: the rule waits, and nobody else."""
+RENEWED_S = IDLE_S / 2
+"""A connection that did nothing for so long is opened anew, before the server has ended it."""
+_CHECK_FAILED = ((3819,), (4025,))
+"""A row breaks a CHECK, in the numbers of MySQL and MariaDB."""
+_FAULTS_OF_DATA = ("22", "23")
+"""Classes of SQLSTATE: a value that is none of its type or out of its range, and a constraint."""
 _UNIQUE = """
 SELECT MAX(used.column_name) FROM information_schema.key_column_usage AS used
 JOIN information_schema.table_constraints AS made ON made.table_schema = used.table_schema
@@ -41,6 +49,7 @@ class RuleTable:
         quote = '"' if self._is_postgresql else "`"
         self._quoted = f"{quote}{{}}{quote}".format
         self._connection: Any = None
+        self._used_s = 0.0
 
     def check(self) -> None:
         """Raise RuleError for a table that is not there, or where an id may come twice."""
@@ -60,7 +69,7 @@ class RuleTable:
         returns. Raises RuleError for what may pass."""
         try:
             self._add(rows)
-        except self._bad_data() as error:
+        except self._errors() as error:
             if len(rows) == 1:
                 return {rows[0][0]: self._told(error)}
             return {key: why for row in rows for key, why in self.add([row]).items()}
@@ -86,22 +95,37 @@ class RuleTable:
             known = {row[0] for row in cursor.fetchall()}
             new = [(key, *values) for key, _, values in rows if key not in known]
             if new:
+                self._refuse_what_is_no_number(new)
                 columns = (ID_COLUMN, *rows[0][1])
                 names, places = ", ".join(map(name, columns)), ", ".join(["%s"] * len(columns))
                 cursor.executemany(f"INSERT INTO {table} ({names}) VALUES ({places})", new)
 
+    def _refuse_what_is_no_number(self, rows: Sequence[tuple[object, ...]]) -> None:
+        """The driver for MySQL, which has none of them, counts this as a fault of the program."""
+        if self._is_postgresql:
+            return
+        import pymysql
+
+        for value in (value for row in rows for value in row if isinstance(value, float)):
+            if not isfinite(value):
+                raise pymysql.err.DataError(f"MySQL and MariaDB have no {value}")
+
     @contextmanager
     def _transaction(self) -> Iterator[Any]:
-        """A cursor whose statements take effect all or none."""
+        """A cursor whose statements take effect all or none. Raises RuleError, or what the driver says where that is
+        the fault of a row."""
+        if time.monotonic() - self._used_s > RENEWED_S:
+            self.close()
         try:
             if self._connection is None:
                 self._connection = self._open()
             with self._connection.cursor() as cursor:
                 yield cursor
             self._connection.commit()
+            self._used_s = time.monotonic()
         except BaseException as error:
             self.close()
-            if isinstance(error, self._bad_data()) or not isinstance(error, (*self._errors(), OSError)):
+            if self._is_of_a_row(error) or not isinstance(error, (*self._errors(), OSError)):
                 raise
             raise RuleError(f"{self.place}: {self._told(error)}") from error
 
@@ -126,15 +150,20 @@ class RuleTable:
 
         return (pymysql.MySQLError,)
 
-    def _bad_data(self) -> tuple[type[Exception], ...]:
-        """What is the fault of a row."""
+    def _is_of_a_row(self, error: BaseException) -> bool:
+        """The driver for MySQL counts some of them as faults of the server: it knows a part of the numbers."""
         if self._is_postgresql:
             import psycopg
 
-            return (psycopg.DataError, psycopg.IntegrityError)
+            return isinstance(error, psycopg.DataError | psycopg.IntegrityError)
         import pymysql
 
-        return (pymysql.err.DataError, pymysql.err.IntegrityError)
+        if isinstance(error, pymysql.err.DataError | pymysql.err.IntegrityError):
+            return True
+        state = getattr(error, "sqlstate", None) or ""
+        return isinstance(error, pymysql.MySQLError) and (
+            state.startswith(_FAULTS_OF_DATA) or error.args[:1] in _CHECK_FAILED
+        )
 
     def _told(self, error: BaseException) -> str:
         """The driver's own words on one line."""
