@@ -148,3 +148,16 @@ def test_without_a_compiler_it_says_what_is_lost(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "there is no C compiler. On Debian: apt-get install gcc" in done.stderr
     assert "runs without it" in done.stderr
+
+
+def test_who_has_native_classes_changes_values_by_what_knows_them(script: ModuleType) -> None:
+    """What is of msgspec.structs refuses them, and the source would not show it."""
+    native = frozenset().union(*script.MODULES.values())
+    found: list[str] = []
+    for file in sorted(PACKAGE.rglob("*.py")):
+        imports = [node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.ImportFrom)]
+        ours = [node for node in imports if (node.module or "").startswith("embermq.")]
+        names = {alias.name for node in ours for alias in node.names}
+        if names & native and any(node.module == "msgspec.structs" for node in imports):
+            found.append(str(file.relative_to(PACKAGE)))
+    assert found == []

@@ -6,10 +6,10 @@ from base64 import b64encode
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import replace
 
 from embermq.admin.queue_values import PeekedMessage
 from embermq.model.message import Message
+from embermq.mqtt.value import replace
 from embermq.queues.inspection import MessageView
 
 PEEKED_BYTES_MAX = 64 * 1024

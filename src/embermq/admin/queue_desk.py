@@ -10,8 +10,6 @@ from functools import partial
 from heapq import nlargest, nsmallest
 from typing import Protocol, TypedDict
 
-from msgspec.structs import replace
-
 from embermq.admin.durable import Durable, TickDriver
 from embermq.admin.errors import AlreadyExists, NotFound, OperationRefused, RequestRefused
 from embermq.admin.queue_bodies import ShownBody, peeked, shown_body
@@ -26,6 +24,7 @@ from embermq.admin.queue_values import (
     RetryJob,
 )
 from embermq.model.message import Message
+from embermq.mqtt.value import replace
 from embermq.ports.errors import StoreError, StoreUnavailable
 from embermq.queues.dead_letter_quota import DeadLetterQuota
 from embermq.queues.explaining import NAMED_MAX, Reason, explain

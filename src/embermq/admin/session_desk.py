@@ -11,8 +11,6 @@ from heapq import nsmallest
 from itertools import chain
 from typing import TypeVar
 
-from msgspec.structs import replace
-
 from embermq.admin.durable import TickDriver, Waiter
 from embermq.admin.errors import LogsRefused, NotFound, OperationRefused
 from embermq.admin.session_values import (
@@ -34,6 +32,7 @@ from embermq.durability.retention import RetentionState
 from embermq.intake.broker import Broker
 from embermq.model.moments import iso_s
 from embermq.model.position import offset_of, partition_of
+from embermq.mqtt.value import replace
 from embermq.mqtt.wire.reason_codes import ReasonCode
 from embermq.mqtt.wire.version import ProtocolVersion
 from embermq.ports.errors import StoreError

@@ -5,12 +5,11 @@ which a repeated PUBLISH would be taken for a new one; wills that went out; reta
 generations that records carry, which no other session may get.
 """
 
-from msgspec.structs import replace
-
 from embermq.formats.log_record import WILL_ID, Origin, RecordError, decode_record, replayed_in, split_batch
 from embermq.intake.broker import Broker
 from embermq.model.session import RetainedRow, WillRow
 from embermq.model.session_writes import RetainedWrite
+from embermq.mqtt.value import replace
 from embermq.ports.message_log import MessageLog
 from embermq.ports.sessions import StoredState
 from embermq.sessions.session import Session

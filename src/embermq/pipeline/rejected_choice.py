@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pyarrow as pa
 import pyarrow.parquet as pq
 from msgspec import Struct
-from msgspec.structs import replace
 
 from embermq.formats.application_logs import ApplicationLogNames
 from embermq.formats.kafka_record import decode_kafka_record, read_source
 from embermq.formats.log_record import FIELD_RULES, LogRecord, RecordError, decode_record
 from embermq.model.message import Message
 from embermq.model.position import offset_of, partition_of
+from embermq.mqtt.value import replace
 from embermq.mqtt.wire.properties import Properties
 from embermq.pipeline.jobs.replay_feed import LOG_PART
 from embermq.pipeline.places import Places

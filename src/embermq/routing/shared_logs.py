@@ -13,11 +13,10 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-from msgspec.structs import replace
-
 from embermq.formats.application_logs import stamp_of_shared_log
 from embermq.formats.log_record import Stamp
 from embermq.model.shared_logs import SharedGroupRow
+from embermq.mqtt.value import replace
 from embermq.ports.application_logs import ApplicationLogs, FoundLog
 from embermq.ports.errors import StoreError
 from embermq.ports.tick_store import EVERYBODY

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from functools import partial
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from embermq.access.authentication.identity import Identity
 from embermq.access.authorization.rule_set import Permissions
@@ -12,6 +11,7 @@ from embermq.access.authorization.rules import Principal
 from embermq.formats.application_logs import ApplicationLogNames, NoApplicationLog
 from embermq.model.client_type import ClientType
 from embermq.model.session import SessionRow
+from embermq.mqtt.value import replace
 from embermq.mqtt.wire.packets import Connack, Connect, Disconnect, Packet, Will
 from embermq.mqtt.wire.properties import Properties
 from embermq.mqtt.wire.reason_codes import ReasonCode, to_connect_return_code

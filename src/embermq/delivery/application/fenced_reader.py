@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from msgspec.structs import replace
-
 from embermq.delivery.application.fed_reader import FedReader, ReaderOwner
 from embermq.delivery.application.lane import NOTHING
 from embermq.delivery.application.log_tail import LogTail, TailsEnd
@@ -16,6 +14,7 @@ from embermq.delivery.application.window import PackEntry, released_delivery
 from embermq.model.application_positions import EarlyMark, ReaderPosition
 from embermq.model.position import OFFSET_END, offset_of, partition_of
 from embermq.model.tick_writes import TickWrites
+from embermq.mqtt.value import replace
 from embermq.ports.application_feed import FeedEntry
 from embermq.sessions.packet_ids import reserve_packet_id
 from embermq.sessions.session import Delivery, Session

@@ -17,8 +17,6 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from itertools import islice
 
-from msgspec.structs import replace
-
 from embermq.delivery.application.lane import NOTHING, SKIPPED, LogLane, SideLane
 from embermq.delivery.application.lane_sender import LaneSender
 from embermq.delivery.application.settings import ApplicationSettings
@@ -27,6 +25,7 @@ from embermq.formats.log_record import encode_record
 from embermq.model.message import said_bytes
 from embermq.model.parked_message import ParkedChange, ParkedEnd, ParkedMessage, ParkedStage, ParkedState
 from embermq.model.session_writes import QueueState
+from embermq.mqtt.value import replace
 from embermq.mqtt.wire.reason_codes import ReasonCode
 from embermq.ports.errors import StoreError
 from embermq.ports.parked_messages import ParkedFound, ParkedMessages

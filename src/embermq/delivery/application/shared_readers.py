@@ -13,7 +13,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from embermq.delivery.application.fed_lane import FedLane
 from embermq.delivery.application.lane import NOTHING, LogLane, SideLane
@@ -28,6 +27,7 @@ from embermq.model.application_positions import StoredPositions
 from embermq.model.session_writes import QueueState
 from embermq.model.shared_logs import SharedGroupRow, SharedMark
 from embermq.model.unacknowledged import WhyUnacknowledged
+from embermq.mqtt.value import replace
 from embermq.ports.application_feed import SharedFeeds
 from embermq.ports.application_logs import ApplicationLogs, Place
 from embermq.ports.errors import StoreError

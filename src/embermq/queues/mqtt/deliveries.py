@@ -12,9 +12,8 @@ from collections.abc import Mapping
 from functools import partial
 from itertools import islice
 
-from msgspec.structs import replace
-
 from embermq.model.message import Message
+from embermq.mqtt.value import replace
 from embermq.mqtt.wire.reason_codes import FIRST_ERROR, ReasonCode
 from embermq.mqtt.wire.version import ProtocolVersion
 from embermq.ports.errors import StoreError

@@ -6,10 +6,9 @@ record, so that the repeat is not taken for another message.
 
 from collections.abc import Callable, Iterator
 
-from msgspec.structs import replace
-
 from embermq.formats.log_record import RecordError, decode_record, is_addressed, split_batch
 from embermq.model.message import Message
+from embermq.mqtt.value import replace
 from embermq.ports.message_log import MessageLog
 from embermq.queues.errors import NameRefused, QueueRefusal
 from embermq.queues.names import QUEUE_PREFIX, parse_topic
