@@ -333,7 +333,8 @@ class TickLoop:
             async with asyncio.timeout(timeout_s):
                 await future
         except TimeoutError:
-            self._idle_waiters.remove(future)
+            if future in self._idle_waiters:  # else it was told at the last moment
+                self._idle_waiters.remove(future)
 
     def _tell_idle(self) -> None:
         waiters, self._idle_waiters = self._idle_waiters, []

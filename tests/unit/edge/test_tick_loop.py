@@ -316,3 +316,13 @@ def test_what_many_clients_bring_in_one_turn_is_written_before_the_turn_ends() -
         assert not link.out
 
     run(test)
+
+
+def test_a_drain_that_ends_with_its_time_is_no_error() -> None:
+    async def ends_with_its_time(running: Running) -> None:
+        running.holds = True
+        drain = asyncio.create_task(running.ticks.drain(0))
+        asyncio.get_running_loop().call_soon(running.ticks._tell_idle)
+        await asyncio.wait_for(drain, DEADLINE_S)
+
+    run(ends_with_its_time)
