@@ -437,4 +437,5 @@ def _in_turn(client: _Client) -> Iterator[FarMember]:
 
 def sessions_of(state: BrokerState, slot: int, slots: int) -> list[str]:
     """Sessions here of another slot's clients."""
-    return [each for each in state.sessions if is_member_id(each) and slot_of(client_of(each), slots) == slot]
+    named = ((each, client_of(each)) for each in state.sessions if is_member_id(each))
+    return [each for each, client_id in named if client_id != each and slot_of(client_id, slots) == slot]

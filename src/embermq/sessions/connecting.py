@@ -176,7 +176,7 @@ class Connecting:
         if must_wait and self._cannot_be_stored(client_id, old, packet, goes_on):
             self.refuse(link, *self._not_stored())
             return
-        self._keep_alive.watch(link, packet)
+        self._keep_alive.watch(link, packet, limits=not identity.is_member)
         self.credentials.hold(link, identity)
         if old is not None:
             self._takeover.take_over(old, packet.clean_start)

@@ -16,10 +16,10 @@ class KeepAlive:
     def __init__(self, state: BrokerState) -> None:
         self._state = state
 
-    def watch(self, link: Link, packet: Connect) -> None:
-        """From now on, by what the client asked for and the most that is allowed."""
+    def watch(self, link: Link, packet: Connect, *, limits: bool = True) -> None:
+        """From now on, by what the client asked for and the most that is allowed, where that `limits` it."""
         keep_alive_s = packet.keep_alive_s
-        if packet.version == ProtocolVersion.V5:
+        if limits and packet.version == ProtocolVersion.V5:
             limit_s = self._state.settings.keep_alive_max_s
             if limit_s < PACKET_IDS and (keep_alive_s == 0 or keep_alive_s > limit_s):
                 keep_alive_s = limit_s

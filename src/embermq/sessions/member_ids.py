@@ -15,7 +15,7 @@ def member_id(client_id: str, generation: int) -> str:
 
 
 def is_member_id(client_id: str) -> bool:
-    """Whether this id is for a session of another slot's client, and for no client."""
+    """Whether this id is for a session of another slot's client, and for no client, who may have made it up."""
     return client_id.startswith(MEMBER_PREFIX)
 
 
@@ -28,5 +28,10 @@ def member_of(session_id: str) -> tuple[str, int]:
 
 
 def client_of(session_id: str) -> str:
-    """The client whose session it is: as rules know it."""
-    return session_id.split("/", 2)[2] if is_member_id(session_id) else session_id
+    """The client whose session it is: as rules know it. An id that names no other client is its own client's."""
+    if not is_member_id(session_id):
+        return session_id
+    try:
+        return member_of(session_id)[0]
+    except ValueError:
+        return session_id

@@ -9,7 +9,7 @@ from embermq.access.authentication.identity import Identity
 from embermq.cluster.members import RETRY_MS, TRIES, FarMember, Members, sessions_of
 from embermq.cluster.slots import slot_of
 from embermq.model.client_type import ClientType
-from embermq.model.session import NEVER_EXPIRES
+from embermq.model.session import NEVER_EXPIRES, SessionRow
 from embermq.mqtt.wire.packets import (
     Connack,
     Connect,
@@ -31,6 +31,7 @@ from embermq.mqtt.wire.reason_codes import ReasonCode
 from embermq.mqtt.wire.version import ProtocolVersion
 from embermq.sessions.member_ids import client_of, member_id, member_of
 from embermq.sessions.node_share import NodeShare
+from embermq.sessions.session import Session
 
 HERE, THERE, SLOTS = 0, 1, 2
 FAILED = ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
@@ -337,3 +338,23 @@ def test_names_of_member_sessions() -> None:
         assert member_of(member_id(client_id, 12)) == (client_id, 12)
         assert client_of(member_id(client_id, 12)) == client_id
     assert client_of("a/b/c") == "a/b/c"
+
+
+MADE_UP = ("$member/", "$member/x", "$member/1", "$member/x/y")
+
+
+@pytest.mark.parametrize("name", [*MADE_UP, "$member/1/y"])
+def test_a_client_that_makes_up_such_a_name_is_refused(name: str) -> None:
+    client = HandDrivenBroker().connects(name)
+    assert client.last(Connack).reason_code == ReasonCode.CLIENT_IDENTIFIER_NOT_VALID
+
+
+def test_sessions_that_have_such_a_name_by_chance_are_nobodys() -> None:
+    """A client of a broker that did not keep these names for members may have had one."""
+    hand = HandDrivenBroker()
+    for name in MADE_UP:
+        hand.state.sessions.add(
+            Session(SessionRow(name, 1, 1, ClientType.DEVICE, "", 5, 60, False, 0, 0), persistent=True)
+        )
+        assert hand.state.sessions[name].principal.client_id == name
+    assert [sessions_of(hand.state, slot, SLOTS) for slot in (HERE, THERE)] == [[], []]
