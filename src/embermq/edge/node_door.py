@@ -67,6 +67,7 @@ class NodeListenerContext(ListenerContext):
         """The same for one that the node of its own slot has let in."""
         found = copy(self)
         found.member = member
+        found.terms = Terms(2, ("5.0",), False)  # its client is bound by its own listener's
         identity = Identity(
             member.user,
             ClientType.DEVICE,

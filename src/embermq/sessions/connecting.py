@@ -154,7 +154,8 @@ class Connecting:
         objection = self._objection(link, packet, identity, permissions)
         old = self._state.sessions.get(client_id)
         if objection is None:
-            owned = old if old is not None and not self.expiry.is_over(old) else None
+            # A member's session is its client's own, whosever that is by now.
+            owned = old if old is not None and not (identity.is_member or self.expiry.is_over(old)) else None
             objection = objection_to_user(owned, principal, permissions)
             self._state.counters.connects_denied += objection is not None
         expiry_s = self.expiry.interval_s(packet, limits=not identity.is_member)

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 from tests.support.hand_driven import HandDrivenBroker, HandLink
 
+from embermq.access.authentication.gate import Gate
 from embermq.access.authentication.identity import Identity
 from embermq.cluster.members import RETRY_MS, TRIES, FarMember, Members, sessions_of
 from embermq.cluster.slots import slot_of
+from embermq.edge.connection_limits import Admission
+from embermq.edge.listener_settings import Listener
+from embermq.edge.node_door import NodeListenerContext
+from embermq.edge.node_link import MemberOf
+from embermq.edge.settings import Address, OwnSettings
+from embermq.edge.tick_loop import TickLoop
 from embermq.model.client_type import ClientType
 from embermq.model.session import NEVER_EXPIRES, SessionRow
 from embermq.mqtt.wire.packets import (
@@ -32,6 +41,7 @@ from embermq.mqtt.wire.version import ProtocolVersion
 from embermq.sessions.member_ids import client_of, member_id, member_of
 from embermq.sessions.node_share import NodeShare
 from embermq.sessions.session import Session
+from embermq.sessions.settings import MqttSettings
 
 HERE, THERE, SLOTS = 0, 1, 2
 FAILED = ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
@@ -312,25 +322,57 @@ def test_application_clients_are_refused() -> None:
 # At the group's slot
 
 
+def enters(hand: HandDrivenBroker, name: str, *, user: str = "user") -> HandLink:
+    """A member, brought by its own node."""
+    identity = Identity(user, ClientType.DEVICE, "", client_id=name, is_member=True)
+    link = HandLink(hand, ProtocolVersion.V5, None)
+    link.inbox = []
+    hand.links.append(link)
+    properties = Properties(session_expiry_interval=NEVER_EXPIRES)
+    hand.broker.connect(link, Connect(name, ProtocolVersion.V5, False, properties=properties), identity)
+    hand.settle()
+    return link
+
+
 def test_a_member_session_is_for_nodes_alone() -> None:
     node = Node()
     name = member_id("c", 5)
     client = node.hand.keeps(name)
     assert client.last(Connack).reason_code == ReasonCode.CLIENT_IDENTIFIER_NOT_VALID
-    identity = Identity("user", ClientType.DEVICE, "", client_id=name, is_member=True)
-    link = HandLink(node.hand, ProtocolVersion.V5, None)
-    link.inbox = []
-    node.hand.links.append(link)
-    properties = Properties(session_expiry_interval=NEVER_EXPIRES)
-    node.hand.broker.connect(link, Connect(name, ProtocolVersion.V5, False, properties=properties), identity)
-    node.hand.settle()
-    assert link.last(Connack).reason_code == 0
+    assert enters(node.hand, name).last(Connack).reason_code == 0
     session = node.hand.state.sessions[name]
     assert session.principal.client_id == "c"
     assert session.expiry_interval_s == NEVER_EXPIRES
     home = slot_of("c", SLOTS)
     assert sessions_of(node.hand.state, home, SLOTS) == [name]
     assert sessions_of(node.hand.state, 1 - home, SLOTS) == []
+
+
+def test_a_member_session_goes_on_for_whom_its_clients_own_session_has_been_given_to() -> None:
+    hand, name = HandDrivenBroker(), member_id("c", 5)
+    enters(hand, name, user="before")
+    link = enters(hand, name, user="after")
+    assert link.last(Connack).session_present
+    assert link.session is hand.state.sessions[name]
+    assert link.session.principal.user == "after"
+
+
+def test_limits_for_clients_are_not_for_the_links_of_members() -> None:
+    hand = HandDrivenBroker(mqtt=MqttSettings(keep_alive_max_s=10, protocol_versions=("3.1.1",)))
+    link = enters(hand, member_id("c", 5))
+    hand.passes(s=60)
+    assert not link.ended, "nothing is said on it while there is no message"
+    door = NodeListenerContext(
+        hand.broker,
+        cast(TickLoop, None),
+        cast(Gate, None),
+        Listener("node", Address("127.0.0.1", 1), OwnSettings(), None, None, "cluster", frozenset()),
+        cast(Admission, None),
+        connect_timeout_s=1,
+    )
+    told = MemberOf(slot=0, of=1, node="n", session="s", user="", certificate="", host="h")
+    link.terms = door.introduce_member(told).terms
+    assert not hand.state.terms_of(link).objection_to_version(ProtocolVersion.V5)
 
 
 def test_names_of_member_sessions() -> None:
