@@ -85,6 +85,7 @@ def came(client: MqttClient) -> dict[str, list[int]]:
     }
 
 
+@pytest.mark.in_faults
 @pytest.mark.promise("cluster-21")
 def test_an_application_gets_once_and_in_order_what_clients_of_all_slots_publish(
     etcd: EtcdServer, servers: dict[str, object], tmp_path: Path

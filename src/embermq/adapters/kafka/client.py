@@ -103,8 +103,8 @@ def may_work_later(error: KafkaError) -> bool:
 
 
 def is_unknown(error: KafkaError) -> bool:
-    """Who was asked has not heard of the topic, as a server for a moment after its making."""
-    return error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART
+    """Who was asked has not heard of the topic, as a server for a moment after its making, and the driver then too."""
+    return error.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION)
 
 
 def told(error: KafkaError) -> str:
