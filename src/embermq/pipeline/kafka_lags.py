@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from embermq.pipeline.errors import KafkaLogError
+from embermq.pipeline.jvm_thread import closing_connection
 from embermq.pipeline.log_look import Bounds
 from embermq.pipeline.sources.kafka_positions import KafkaPositions, Positions
 
@@ -50,7 +51,9 @@ class KafkaLags:
 
     def start(self) -> None:
         """Begin; returns at once."""
-        threading.Thread(target=self._keep_looking, name="kafka-lags", daemon=True).start()
+        # It calls no JVM, but objects of Spark that the garbage collector finds here are let go of by a call.
+        looking = closing_connection(self._keep_looking)
+        threading.Thread(target=looking, name="kafka-lags", daemon=True).start()
 
     def first(self) -> int:
         """All oldest offsets together, as they were last seen."""
