@@ -118,6 +118,8 @@ class Members(GroupMembers):
         self._clients: dict[Link, _Client] = {}
         self._known: dict[int, dict[str, int]] = {other: {} for other in range(slots) if other != slot}
         """By slot the clients that have a session there, with the generation of their own."""
+        self._asked_for: dict[int, dict[str, int]] = {other: {} for other in self._known}
+        """Likewise, of sessions there that this node has asked for: they may be there, whatever was answered."""
         self._listed: set[int] = set()
         """Slots that have told of all such sessions since this start."""
         self.over_at: dict[int, dict[str, None]] = {other: {} for other in self._known}
@@ -192,7 +194,8 @@ class Members(GroupMembers):
 
     def connected(self, link: Link, session: Session) -> None:
         for slot, known in self._known.items():
-            if known.get(session.client_id) == session.generation:
+            there = known.get(session.client_id), self._asked_for[slot].get(session.client_id)
+            if session.generation in there:
                 self._member(link, slot)
 
     def left(self, link: Link) -> None:
@@ -211,10 +214,11 @@ class Members(GroupMembers):
                 del known[session.client_id]
 
     def ended(self, client_id: str, generation: int) -> None:
-        for slot, known in self._known.items():
-            if known.get(client_id) == generation:
-                del known[client_id]
-                self.over_at[slot][member_id(client_id, generation)] = None
+        for slot, over in self.over_at.items():
+            for there in (self._known[slot], self._asked_for[slot]):
+                if there.get(client_id) == generation:
+                    del there[client_id]
+                    over[member_id(client_id, generation)] = None
 
     def listed(self, slot: int, ids: Iterable[str]) -> list[str]:
         """These sessions of this node's clients another slot has. Returns those whose client's own session is no more;
@@ -236,6 +240,11 @@ class Members(GroupMembers):
 
     # What the link says
 
+    def wants(self, member: FarMember) -> bool:
+        """Whether a link that can be made now is wanted still. Not by a client that another connection has taken over
+        from: what its session there is asked for then, nobody would end."""
+        return not member.is_over and member.client.is_there
+
     def introduced(self, member: FarMember) -> tuple[str, str, str]:
         """Who the client is: the id of its session there, its user and the subject of its certificate."""
         session = member.client.session
@@ -243,7 +252,7 @@ class Members(GroupMembers):
         return member_id(session.client_id, session.generation), principal.user, principal.certificate
 
     def connect(self, member: FarMember) -> Connect:
-        """How a member link begins."""
+        """How a member link begins. The session is there from now on, as far as it is known here."""
         client = member.client
         session, link = client.session, client.link
         is_unlimited = link.packet_bytes_max >= UNLIMITED_PACKET_BYTES
@@ -253,6 +262,8 @@ class Members(GroupMembers):
             maximum_packet_size=None if is_unlimited else link.packet_bytes_max,
         )
         name = member_id(session.client_id, session.generation)
+        if session.persistent:
+            self._asked_for[member.slot][session.client_id] = session.generation
         return Connect(name, ProtocolVersion.V5, not session.persistent, properties=properties)
 
     def opened(self, member: FarMember, far: FarSide, packet: Connack) -> None:

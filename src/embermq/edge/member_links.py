@@ -13,6 +13,7 @@ from embermq.cluster.members import FarMember, Members
 from embermq.edge.node_link import (
     SIZE_BYTES,
     Homes,
+    IntroductionError,
     MemberOf,
     MembersAsked,
     NonceReader,
@@ -85,7 +86,7 @@ class MemberLinks:
             why = "too slow" if isinstance(error, TimeoutError) else str(error)
             members.over(member, f"the node of slot {member.slot}, {address}, does not answer: {why}")
             return
-        if member.is_over:
+        if not members.wants(member):
             far.abort()
             return
         session, user, certificate = members.introduced(member)
@@ -98,8 +99,14 @@ class MemberLinks:
             certificate=certificate,
             host=member.client.link.peer,
         )
+        try:
+            told = encode_introduction(introduction, nonce, self._homes.secret())
+        except IntroductionError as error:
+            far.abort()
+            members.over(member, str(error))
+            return
         link.begins = True
-        far.write(encode_introduction(introduction, nonce, self._homes.secret()))
+        far.write(told)
         far.write(encode(members.connect(member), ProtocolVersion.V5))
 
     def _own_address(self) -> str:

@@ -102,8 +102,10 @@ Introduction = Introduced | Messages | MemberOf | MembersAsked
 
 
 def encode_introduction(introduced: Introduction, nonce: bytes, secret: bytes) -> bytes:
-    """Who comes, and that a node of the cluster says so."""
+    """Who comes, and that a node of the cluster says so. Raises IntroductionError when it is too long to be read."""
     told = msgspec.json.encode(introduced)
+    if len(told) > INTRODUCTION_BYTES_MAX:
+        raise IntroductionError(_too_long(len(told)))
     told = len(told).to_bytes(SIZE_BYTES) + told
     return told + _proof(nonce + told, secret)
 
@@ -114,7 +116,7 @@ def read_introduction(
     """What comes and what follows; None when there is more to come. Raises IntroductionError."""
     size = int.from_bytes(data[:SIZE_BYTES])
     if size > INTRODUCTION_BYTES_MAX:
-        raise IntroductionError(f"an introduction of {size} bytes, more than {INTRODUCTION_BYTES_MAX}")
+        raise IntroductionError(_too_long(size))
     end = SIZE_BYTES + size
     if len(data) < max(SIZE_BYTES, end + PROOF_BYTES):
         return None
@@ -169,6 +171,10 @@ class NonceReader(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if not self._nonce.done():
             self._nonce.set_exception(exc or EOFError("it closed the connection"))
+
+
+def _too_long(size: int) -> str:
+    return f"an introduction of {size} bytes, more than {INTRODUCTION_BYTES_MAX}"
 
 
 def _proof(text: bytes, secret: bytes) -> bytes:

@@ -266,6 +266,38 @@ def test_a_session_that_has_ended_ends_at_the_other_slot_too() -> None:
     assert len(node.calls) == 1, "the new one is no member"
 
 
+def test_a_session_that_was_asked_for_goes_on_and_ends_whatever_was_answered() -> None:
+    node = Node()
+    client = node.hand.keeps("c")
+    generation = client.session.generation  # type: ignore[union-attr]
+    client.does(Subscribe(3, (Subscription(OTHER, 1),)))
+    node.hand.settle()
+    (member,) = node.calls
+    assert node.members.wants(member)
+    node.members.connect(member)
+    client.leaves()
+    assert not node.members.wants(member)
+    assert not node.members.over_at[THERE]
+    back = node.hand.keeps("c", acknowledges=False)
+    again, far = node.opens(present=True)
+    node.takes(again, from_there(b"a", 1))
+    back.does(Puback(1))
+    assert far.packets == [Puback(1)], "the subscription may be there, and is then"
+    node.hand.connects("c")
+    assert list(node.members.over_at[THERE]) == [member_id("c", generation)]
+
+
+def test_nothing_is_asked_for_a_session_that_another_connection_has() -> None:
+    node = Node()
+    client = node.hand.keeps("c")
+    client.does(Subscribe(3, (Subscription(OTHER, 1),)))
+    node.hand.settle()
+    (member,) = node.calls
+    client.session.link = None  # type: ignore[union-attr]  # as a takeover does before the connection is over
+    assert not member.is_over
+    assert not node.members.wants(member)
+
+
 def test_a_node_learns_at_its_start_who_is_a_member() -> None:
     node = Node()
     here, away = node.hand.keeps("here"), node.hand.keeps("away")

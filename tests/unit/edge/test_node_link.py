@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from embermq.edge.node_door import NodeMessages
 from embermq.edge.node_link import (
@@ -55,6 +56,11 @@ def test_a_node_without_a_secret_believes_nobody() -> None:
 def test_an_introduction_without_end_is_refused() -> None:
     with pytest.raises(IntroductionError, match="more than 65536"):
         read_introduction((INTRODUCTION_BYTES_MAX + 1).to_bytes(4), NONCE, lambda: SECRET)
+
+
+def test_an_introduction_that_is_too_long_is_not_made() -> None:
+    with pytest.raises(IntroductionError, match="more than 65536"):
+        encode_introduction(replace(CLIENT, certificate="x" * INTRODUCTION_BYTES_MAX), NONCE, SECRET)
 
 
 def test_messages_are_taken_whole_however_their_bytes_come() -> None:
