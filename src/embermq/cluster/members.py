@@ -46,7 +46,7 @@ from embermq.mqtt.wire.version import ProtocolVersion
 from embermq.sessions.link import UNLIMITED_PACKET_BYTES, Link
 from embermq.sessions.member_ids import client_of, is_member_id, member_id, member_of
 from embermq.sessions.node_share import Answered, Answers, GroupMembers
-from embermq.sessions.session import Session
+from embermq.sessions.session import PACKET_IDS, Session
 from embermq.sessions.state import BrokerState
 
 RETRY_MS = 500
@@ -168,8 +168,7 @@ class Members(GroupMembers):
         if member is None:
             asked.answered(None)
             return
-        member.last_packet_id += 1
-        packet_id = member.last_packet_id
+        packet_id = member.last_packet_id = member.last_packet_id % PACKET_IDS + 1
         asked.packet = replace(asked.packet, packet_id=packet_id)
         member.asked[packet_id] = asked
         if member.far is not None:

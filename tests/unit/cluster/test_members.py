@@ -40,7 +40,7 @@ from embermq.mqtt.wire.reason_codes import ReasonCode
 from embermq.mqtt.wire.version import ProtocolVersion
 from embermq.sessions.member_ids import client_of, member_id, member_of
 from embermq.sessions.node_share import NodeShare
-from embermq.sessions.session import Session
+from embermq.sessions.session import PACKET_IDS, Session
 from embermq.sessions.settings import MqttSettings
 
 HERE, THERE, SLOTS = 0, 1, 2
@@ -328,6 +328,21 @@ def test_unsubscribe_is_answered_by_the_groups_slot() -> None:
     node.hand.settle()
     assert other.last(Unsuback) == Unsuback(6, (0x11,))
     assert len(node.calls) == 1, "who is no member needs nobody"
+
+
+def test_packet_ids_begin_again_for_who_changes_subscriptions_all_day() -> None:
+    node = Node()
+    client = node.hand.keeps("c")
+    member, far = node.joins(client)
+    member.last_packet_id = PACKET_IDS - 1
+    for last in (PACKET_IDS, 1):
+        client.does(Unsubscribe(5, (OTHER,)))
+        node.hand.settle()
+        sent = far.packets[-1]
+        assert isinstance(sent, Unsubscribe)
+        assert sent.packet_id == last
+        node.takes(member, Unsuback(last, (0,)))
+    assert len(client.all(Unsuback)) == 2
 
 
 def test_qos_0_goes_on_while_the_client_takes_it() -> None:
