@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from msgspec.structs import replace
 from tests.support.hand_driven import HandDrivenBroker, HandLink, numbered
 
 from embermq.delivery.device.settings import DeviceSettings
 from embermq.model.message import PAIR_BYTES, Message, said_bytes
+from embermq.mqtt.value import replace
 from embermq.mqtt.wire.packets import Puback, Publish
 from embermq.mqtt.wire.properties import Properties
 from embermq.sessions.settings import MqttSettings
