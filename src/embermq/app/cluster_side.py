@@ -299,8 +299,9 @@ class ClusterSide:
 
     def _renew(self, wait_s: float) -> None:
         assert self._lease is not None
-        if self._is_registered:
-            self._is_registered = self.membership.renew(self._lease, wait_s) > 0
+        # What is seen meanwhile, that etcd has lost this node, is not to be forgotten: so nothing is set that it was.
+        if self._is_registered and self.membership.renew(self._lease, wait_s) <= 0:
+            self._is_registered = False
         if not self._is_registered:
             self._register()
             LOG.warning("the lease of this node was over: it has registered again")

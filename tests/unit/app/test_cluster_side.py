@@ -108,6 +108,26 @@ def test_a_node_that_an_operator_has_taken_out_registers_again(monkeypatch: pyte
     found.side.leave()
 
 
+class Emptied(Silent):
+    """While the third renewal is answered, what the cluster has there is deleted, but for the lease."""
+
+    def renew(self, lease: NodeLease, timeout_s: float) -> float:
+        super().renew(lease, timeout_s)
+        if self.renewals == 3:
+            self.leave(lease)
+            self.told(self.view())
+        return TTL_S
+
+
+def test_a_node_that_is_deleted_while_its_lease_is_renewed_registers_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = Side(monkeypatch, Emptied("cars", lambda: 1_000.0))
+    found.side.join()
+    wait_until(lambda: epochs(found) == [2], WAIT_S, "it is there again")
+    found.side.leave()
+
+
 @pytest.mark.parametrize("by", ["watch", "lease"])
 def test_a_node_whose_place_another_one_has_ends(monkeypatch: pytest.MonkeyPatch, by: str) -> None:
     found = Side(monkeypatch)
