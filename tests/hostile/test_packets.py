@@ -294,6 +294,7 @@ def dropped(broker: BrokerProcess) -> int:
     return int(metric(broker, "dropped_slow_total"))
 
 
+@pytest.mark.in_faults
 def test_50_000_retained_topics(broker: BrokerProcess) -> None:
     """What they take, and that all of them can be asked for and deleted meanwhile."""
     broker.start()

@@ -56,6 +56,7 @@ def topic(kafka: KafkaServer) -> str:
     return name
 
 
+@pytest.mark.in_faults
 def test_what_is_acknowledged_outlives_a_kill(kafka: KafkaServer, topic: str) -> None:
     pid, bootstrap = kafka.pid, kafka.bootstrap
     produce(bootstrap, topic, RECORDS)
@@ -68,6 +69,7 @@ def test_what_is_acknowledged_outlives_a_kill(kafka: KafkaServer, topic: str) ->
     assert everything(bootstrap, topic, len(RECORDS) + 1) == [*RECORDS, b"after"]
 
 
+@pytest.mark.in_faults
 def test_a_server_that_was_left_stopped_or_paused_is_healed(kafka: KafkaServer, topic: str) -> None:
     kafka.pause()
     wait_until(lambda: not kafka.answers(), what="its last thread has heard of it")

@@ -75,7 +75,7 @@ def worst_ping(bystander: RawClient, before_s: float) -> float:
 @pytest.mark.parametrize(
     ("transport", "payload_bytes"),
     [
-        ("tcp", 1_000),
+        pytest.param("tcp", 1_000, marks=pytest.mark.in_faults),
         pytest.param("ws", 1_000, marks=pytest.mark.in_faults),
         pytest.param("tls", 100_000, marks=pytest.mark.in_faults),
         ("ws", 100_000),
@@ -176,7 +176,7 @@ def test_who_reads_again_in_time_stays_and_hears_why_when_it_does_not(own_broker
 
 
 @pytest.mark.perf
-@pytest.mark.parametrize("flood", ["pings", "subscriptions"])
+@pytest.mark.parametrize("flood", [pytest.param("pings", marks=pytest.mark.in_faults), "subscriptions"])
 def test_who_asks_and_asks_and_never_reads_costs_little_and_is_cut_off(
     own_broker: BrokerProcess, flood: str
 ) -> None:

@@ -292,6 +292,7 @@ def test_commits_and_acknowledgements_are_counted_by_how_long_they_took(own_brok
 
 
 @pytest.mark.perf
+@pytest.mark.in_faults
 def test_five_thousand_idle_connections(own_broker: BrokerProcess) -> None:
     own_broker.settings["clients.connect_timeout_s"] = 120  # a busy machine takes as long for some of them
     own_broker.start()

@@ -403,6 +403,7 @@ def test_clients_that_are_here_already(runner: Runner, old: OldBroker, redis_ser
 
 
 @pytest.mark.promise("device-12")
+@pytest.mark.in_faults
 def test_into_a_cluster(runner: Runner, old: OldBroker, redis_cluster: RedisCluster) -> None:
     old.fill(clients=50, messages=20, now_ms=NOW_MS)
     old.add(client_id="a{b}%c", serial_number=0, packet_id=1, time=NOW_MS)
