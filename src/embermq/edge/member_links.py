@@ -116,7 +116,7 @@ class MemberLinks:
         """Ask once which sessions a slot has, and tell it from then on which are over."""
         is_listed = False
         while True:
-            over = _first_of(members.over_at[slot])
+            over = _first_of(members.over_at[slot]) if is_listed else ()
             if over or not is_listed:
                 try:
                     found = await self._ask(slot, over)

@@ -31,6 +31,7 @@ from embermq.edge.node_link import (
 from embermq.edge.settings import Address
 from embermq.model.client_type import ClientType
 from embermq.mqtt.wire.packets import Connect
+from embermq.ports.tick_store import EVERYBODY
 from embermq.sessions.listener_terms import Terms
 from embermq.sessions.member_ids import is_member_id
 
@@ -191,7 +192,8 @@ class NodeDoor(asyncio.Protocol):
         return False
 
     def _tell_members(self, asked: MembersAsked) -> None:
-        """End sessions whose client has its own no more, and tell which are there when that is stored."""
+        """End sessions whose client has its own no more; who tells of none is told which there are. The answer comes
+        when that is stored."""
         if not self._is_from_home(asked):
             return
         broker = self._door.broker
@@ -205,12 +207,14 @@ class NodeDoor(asyncio.Protocol):
         def ended(session_id: str) -> None:
             left.discard(session_id)
             if not left:
-                self._answer(self._members_of(asked.of))
+                self._answer([] if asked.over else self._members_of(asked.of))
 
         for session in found:
             broker.connecting.remove(session, partial(ended, session.client_id))
-        if not found:
+        if not asked.over:
             ended("")
+        elif not found:  # they have ended before, which need not be stored yet
+            state.tick.batch.when_stored(EVERYBODY, partial(ended, ""))
 
     def _answer(self, told: list[str]) -> None:
         if self._transport is not None and not self._transport.is_closing():

@@ -53,7 +53,8 @@ class MemberOf(Struct, frozen=True, kw_only=True, tag="member"):
 
 
 class MembersAsked(Struct, frozen=True, kw_only=True, tag="members"):
-    """`node` asks which sessions `slot` has of clients of slot `of`. Those that are `over` end before the answer."""
+    """`node` asks which sessions `slot` has of clients of slot `of`. Or it tells which of them are `over`: these end
+    before the answer, which names none."""
 
     slot: int
     of: int
