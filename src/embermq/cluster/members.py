@@ -155,8 +155,8 @@ class Members(GroupMembers):
         gather = _AnswersOfSlots(len(by_slot), answered)
         session = link.session
         for slot, of_slot in by_slot.items():
-            is_member = session is not None and session.client_id in self._known[slot]
-            if slot in self._listed and not is_member:
+            may_be_member = session is not None and self._may_be_there(slot, session)
+            if slot in self._listed and not may_be_member:
                 gather.answered(dict.fromkeys(of_slot, (ReasonCode.NO_SUBSCRIPTION_EXISTED, "")))
             else:
                 self._ask(
@@ -192,10 +192,14 @@ class Members(GroupMembers):
     # Clients come and go
 
     def connected(self, link: Link, session: Session) -> None:
-        for slot, known in self._known.items():
-            there = known.get(session.client_id), self._asked_for[slot].get(session.client_id)
-            if session.generation in there:
+        for slot in self._known:
+            if self._may_be_there(slot, session):
                 self._member(link, slot)
+
+    def _may_be_there(self, slot: int, session: Session) -> bool:
+        """Whether a slot may have a session for this one."""
+        places = self._known[slot], self._asked_for[slot]
+        return session.generation in [place.get(session.client_id) for place in places]
 
     def left(self, link: Link) -> None:
         client = self._clients.pop(link, None)

@@ -330,6 +330,23 @@ def test_unsubscribe_is_answered_by_the_groups_slot() -> None:
     assert len(node.calls) == 1, "who is no member needs nobody"
 
 
+def test_who_may_be_a_member_is_not_told_that_it_is_none() -> None:
+    node = Node()
+    node.members.listed(THERE, ())
+    client = node.hand.keeps("c")
+    client.does(Subscribe(3, (Subscription(OTHER, 1),)))
+    node.hand.settle()
+    node.members.connect(node.calls[-1])
+    client.leaves()
+    back = node.hand.keeps("c")
+    back.does(Unsubscribe(4, (OTHER,)))
+    node.hand.settle()
+    assert not back.all(Unsuback)
+    member, far = node.opens(present=True)
+    node.takes(member, Unsuback(far.packets[-1].packet_id, (0,)))  # type: ignore[union-attr]
+    assert back.last(Unsuback) == Unsuback(4, (0,))
+
+
 def test_packet_ids_begin_again_for_who_changes_subscriptions_all_day() -> None:
     node = Node()
     client = node.hand.keeps("c")
