@@ -38,7 +38,7 @@ def reserve_packet_id(session: Session, delivery: Delivery) -> None:
     if session.reserved is None:
         session.reserved = {}
     session.reserved[delivery.packet_id] = delivery
-    session.window_max = min(session.window_max, PACKET_IDS - len(session.reserved))
+    session.window_max = min(session.window_max, PACKET_IDS // session.id_step - len(session.reserved))
 
 
 def answered_late(session: Session, packet_id: int) -> Delivery | None:

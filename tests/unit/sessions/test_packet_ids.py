@@ -3,10 +3,11 @@
 import pytest
 
 from embermq.model.client_type import ClientType
+from embermq.model.message import Message
 from embermq.model.session import SessionRow
 from embermq.mqtt.wire.version import ProtocolVersion
-from embermq.sessions.packet_ids import later_id, next_packet_id, take_packet_id
-from embermq.sessions.session import PACKET_IDS, Session
+from embermq.sessions.packet_ids import later_id, next_packet_id, reserve_packet_id, take_packet_id
+from embermq.sessions.session import PACKET_IDS, Delivery, Session
 
 
 @pytest.mark.parametrize(
@@ -42,3 +43,16 @@ def test_slots_give_different_ids_and_all_of_them(step: int) -> None:
         assert step == 1 or take_packet_id(session, ids[3] + 1) % step == rest
         given += ids
     assert sorted(given) == list(range(1, PACKET_IDS + 1))
+
+
+@pytest.mark.parametrize("step", [1, 2, 16])
+def test_the_window_has_an_id_for_each_place_whatever_is_reserved(step: int) -> None:
+    row = SessionRow("c", 1, 1, ClientType.APPLICATION, "", ProtocolVersion.V311, 60, True, 0, 0)
+    session = Session(row, persistent=True)
+    session.id_step = step
+    session.window_max = ids = PACKET_IDS // step
+    for count in range(1, ids + 1):
+        session.last_packet_id = packet_id = count * step
+        message = Message("t", b"", 1, False, "p", 0, 0)
+        reserve_packet_id(session, Delivery(message, b"", 0, 1, False, (), packet_id=packet_id))
+        assert session.window_max == ids - count, "to look for one more would never end"
