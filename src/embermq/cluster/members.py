@@ -51,6 +51,8 @@ from embermq.sessions.state import BrokerState
 
 RETRY_MS = 500
 """A member link that has ended, or could not be made, is made anew after that."""
+RETRY_MAX_MS = 4_000
+"""The same where it could not be made several times: the clients of a node that refuses them are many."""
 TRIES = 4
 """So often a SUBSCRIBE or UNSUBSCRIBE tries to reach a node: it may just be starting."""
 WINDOW_MAX = 100
@@ -95,12 +97,14 @@ class FarMember(Struct, eq=False):
 
 
 class _Client(Struct, eq=False):
-    """A client that is connected, with its links by slot. `room`: so many messages it may have unanswered."""
+    """A client that is connected, with its links by slot. `room`: so many messages it may have unanswered.
+    `waits_ms`: by slot how long the last one that was lost was waited for."""
 
     link: Link
     session: Session
     room: int
     members: dict[int, FarMember] = field(default_factory=dict)
+    waits_ms: dict[int, int] = field(default_factory=dict)
 
     @property
     def is_there(self) -> bool:
@@ -348,8 +352,11 @@ class Members(GroupMembers):
             return
         self._fit(client)
         if is_known:
+            before_ms = client.waits_ms.get(member.slot, RETRY_MS)
+            wait_ms = RETRY_MS if far is not None else min(2 * before_ms, RETRY_MAX_MS)
+            client.waits_ms[member.slot] = wait_ms
             again = partial(self._again, client, member.slot)
-            self._state.timers.at(self._state.tick.now_ms + RETRY_MS, again)
+            self._state.timers.at(self._state.tick.now_ms + wait_ms, again)
 
     def _call_again(self, member: FarMember) -> None:
         if not member.is_over:

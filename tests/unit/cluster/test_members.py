@@ -9,7 +9,7 @@ from tests.support.hand_driven import HandDrivenBroker, HandLink
 
 from embermq.access.authentication.gate import Gate
 from embermq.access.authentication.identity import Identity
-from embermq.cluster.members import RETRY_MS, TRIES, FarMember, Members, sessions_of
+from embermq.cluster.members import RETRY_MAX_MS, RETRY_MS, TRIES, FarMember, Members, sessions_of
 from embermq.cluster.slots import slot_of
 from embermq.edge.connection_limits import Admission
 from embermq.edge.listener_settings import Listener
@@ -228,6 +228,26 @@ def test_a_link_that_ends_takes_a_client_along_that_has_something_unanswered(ans
         node.takes(again, from_there(b"b", 1, dup=True))
         client.does(Puback(1))
         assert far.packets == [Puback(1)]
+
+
+def test_a_node_that_lets_nobody_in_is_asked_less_often() -> None:
+    node = Node()
+    client = node.hand.keeps("c")
+    member, _ = node.joins(client)
+    node.ends(member)
+    for wait_ms in (RETRY_MS, 2 * RETRY_MS, 4 * RETRY_MS, *(3 * [RETRY_MAX_MS])):
+        before = len(node.calls)
+        node.hand.passes(ms=wait_ms - 1)
+        assert len(node.calls) == before
+        node.hand.passes(ms=1)
+        assert len(node.calls) == before + 1
+        node.ends(node.calls[-1])
+    node.hand.passes(ms=RETRY_MAX_MS)
+    member, _ = node.opens(present=True)
+    node.ends(member)
+    before = len(node.calls)
+    node.hand.passes(ms=RETRY_MS)
+    assert len(node.calls) == before + 1, "it was there meanwhile"
 
 
 def test_a_session_that_ends_with_its_connection_is_lost_with_the_link() -> None:
