@@ -57,6 +57,8 @@ TRIES = 4
 """So often a SUBSCRIBE or UNSUBSCRIBE tries to reach a node: it may just be starting."""
 WINDOW_MAX = 100
 """Messages that another slot sends ahead of the client's answers."""
+BULK_BYTES_MAX = 256 * 1024
+"""Of payloads that have waited, put on a connection before it is flushed: it may take no more then."""
 NO_SESSION = "the slot of the shared subscription has lost its session for this client"
 LINK_LOST = "the node of a shared subscription has gone, of which messages were not acknowledged"
 
@@ -399,12 +401,16 @@ class Members(GroupMembers):
         for member in _in_turn(client):
             if link.paused or link.closing or len(window) + in_flight >= client.room:
                 break
+            if in_flight and link.bulk_bytes >= BULK_BYTES_MAX:
+                break  # what is in flight will be acknowledged
             packet_id = member.waiting[0].packet_id
             if packet_id in window:  # given before this node had others beside it
                 continue
             in_flight += packet_id not in member.sent
             member.sent.add(packet_id)
-            self._send(client, member.waiting.popleft())
+            packet = member.waiting.popleft()
+            self._send(client, packet)
+            link.bulk_bytes += len(packet.payload)
         self._fit(client)
 
     def _fit(self, client: _Client) -> None:

@@ -9,7 +9,15 @@ from tests.support.hand_driven import HandDrivenBroker, HandLink
 
 from embermq.access.authentication.gate import Gate
 from embermq.access.authentication.identity import Identity
-from embermq.cluster.members import RETRY_MAX_MS, RETRY_MS, TRIES, FarMember, Members, sessions_of
+from embermq.cluster.members import (
+    BULK_BYTES_MAX,
+    RETRY_MAX_MS,
+    RETRY_MS,
+    TRIES,
+    FarMember,
+    Members,
+    sessions_of,
+)
 from embermq.cluster.slots import slot_of
 from embermq.edge.connection_limits import Admission
 from embermq.edge.listener_settings import Listener
@@ -394,6 +402,26 @@ def test_qos_0_goes_on_while_the_client_takes_it() -> None:
     node.members.writable(client)
     node.hand.settle()
     assert client.payloads == [b"0", b"waits"]
+
+
+def test_what_has_waited_is_not_put_on_the_connection_all_at_once() -> None:
+    node = Node()
+    client = node.hand.keeps("c", acknowledges=False)
+    member, _ = node.joins(client)
+    client.paused = True
+    size = BULK_BYTES_MAX // 2
+    node.takes(member, *(from_there(bytes(size), 1 + 2 * number) for number in range(7)))
+    client.paused = False
+    node.members.writable(client)
+    assert sum(map(len, client.out)) < BULK_BYTES_MAX + size
+    client.bulk_bytes = 0  # a flush
+    node.hand.settle()
+    while len(client.payloads) < 7:
+        before = len(client.payloads)
+        client.does(Puback(min(client.in_flight)))
+        client.bulk_bytes = 0
+        node.hand.settle()
+        assert len(client.payloads) > before
 
 
 def test_application_clients_are_refused() -> None:
