@@ -28,7 +28,7 @@ from embermq.cli.main import main
 from embermq.mqtt.wire.packets import Puback, Publish
 
 WAIT_S = 90.0
-LEASE_S = 2
+LEASE_S = 3
 KILLS = 20
 TIMES = 2
 """How often one node takes over from the other in a round."""

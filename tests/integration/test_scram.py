@@ -170,7 +170,7 @@ def test_many_exchanges_that_hang(tmp_path: Path) -> None:
     with accounts_of(Settings(data_dir=str(tmp_path)), create=True) as accounts:
         accounts.add("ann", PASSWORD.encode(), ClientType.DEVICE, scram_iterations=4_096)
     limits = {"clients.connections_max": 3_000, "clients.connections_per_address_max": 3_000}
-    settings = SETTINGS | limits | {"clients.connect_rate_max": 0, "clients.connect_timeout_s": 3}
+    settings = SETTINGS | limits | {"clients.connect_rate_max": 0, "clients.connect_timeout_s": 10}
     with BrokerProcess(tmp_path, settings=settings) as broker, ExitStack() as stack:
         assert enters(broker.port) == 0, "what is loaded once is loaded"
         before = memory_of(broker)

@@ -285,7 +285,8 @@ class ClusterSide:
             if self._stopped:
                 return
             try:
-                self._renew(every_s / TRIES)
+                # A connection to an etcd that was away has to be made in that time.
+                self._renew(every_s if told else every_s / TRIES)
             except MemberRefused as refused:
                 self._look_at(refused.nodes)
                 # Else by this node itself: what was seen is old, or an answer did not come.

@@ -29,7 +29,7 @@ LOOK_S = 1.0
 
 
 def run_pipeline(settings: Settings) -> int:
-    """Until SIGTERM or SIGINT; the exit code. Raises StartError, UserError."""
+    """Until SIGTERM or SIGINT; the exit code. Raises StartError, UserError, DriverLockError."""
     check_no_slots(settings)
     settings = replace(settings, pipeline=replace(settings.pipeline, enabled=True))
     if problem := missing_for_spark(settings):

@@ -17,7 +17,6 @@ from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta, Struct
-from msgspec.structs import astuple
 
 from embermq.formats.log_record import (
     LogRecord,
@@ -104,7 +103,8 @@ class ClientKeys(Struct, frozen=True):
     @property
     def all(self) -> tuple[str, ...]:
         """Every key, for scripts that replace or end a session."""
-        return tuple(key for key in astuple(self) if key != self.message)
+        keys = (getattr(self, name) for name in self.__struct_fields__)
+        return tuple(key for key in keys if key != self.message)
 
 
 def client_keys(client_id: str) -> ClientKeys:

@@ -22,7 +22,7 @@ def test_a_second_one_is_refused_and_told_of_the_first(tmp_path: Path) -> None:
         lock_driver(places)
     places.broker.touch()
     settings = load_configuration(options={"data_dir": ("--data-dir", str(tmp_path))}).settings
-    with pytest.raises(UserError, match=rf"already \(process {os.getpid()}\)"):
+    with pytest.raises(DriverLockError, match=rf"already \(process {os.getpid()}\)"):
         run_pipeline(settings)
     os.close(held)
     os.close(lock_driver(places))
