@@ -1,4 +1,4 @@
-"""FarMember links: connections to the nodes of other slots for clients that are members of their groups."""
+"""Connections to the nodes of other slots for clients that are members of their groups."""
 
 from __future__ import annotations
 

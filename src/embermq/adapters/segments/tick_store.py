@@ -223,9 +223,8 @@ class SegmentTickStore(TickStore):
         is_whole = not self._busy and not self._ended
         if is_whole:
             self._catch_up(now=True)
-        self._failure = self._failure or StoreError(
-            "the message log is closed"
-        )  # for what the thread has posted
+        # For what the thread has posted: it comes when nothing is open any more.
+        self._failure = self._failure or StoreError("the message log is closed")
         self._reader.close()
         self._writer.close(cut=is_whole)  # a tick that was not answered may be there: the next start looks
         self._checkpoint.close()
