@@ -7,6 +7,7 @@ import os
 import signal
 from collections import Counter
 from functools import partial
+from operator import eq
 from pathlib import Path
 from random import Random
 
@@ -21,7 +22,7 @@ from tests.support.mqtt_client import MqttClient, run
 from tests.support.waiting import wait_for
 
 from embermq.cluster.slots import slot_of
-from embermq.mqtt.wire.packets import Publish, Subscription
+from embermq.mqtt.wire.packets import Packet, Publish, Pubrel, Subscription
 
 KILLS = 2
 MESSAGES = 250
@@ -51,6 +52,10 @@ def has_all(expected: set[bytes], *clients: MqttClient) -> bool:
     return expected <= payloads(*clients).keys()
 
 
+def count_releases(released: Counter[str], client_id: str, packet: Packet) -> None:
+    released[client_id] += isinstance(packet, Pubrel)
+
+
 @pytest.mark.promise("cluster-9")
 def test_each_message_goes_to_one_member_wherever_members_and_publishers_are(
     etcd: EtcdServer, servers: dict[str, object], tmp_path: Path
@@ -68,6 +73,9 @@ def test_each_message_goes_to_one_member_wherever_members_and_publishers_are(
                 await member(client, found[owner].port, group)
             await member(passing, found[1 - owner].port, group, kept=False)
             everybody = [*here, passing]
+            released = Counter[str]()
+            for client in everybody:
+                client.on_packet = partial(count_releases, released, client.client_id)
             sent: set[bytes] = set()
             for qos in (1, 2):
                 for number in range(EACH):
@@ -78,6 +86,12 @@ def test_each_message_goes_to_one_member_wherever_members_and_publishers_are(
             await wait_for(partial(has_all, sent, *everybody), WAIT_S, f"the group of slot {owner} has all")
             assert payloads(*everybody) == Counter(sent)
             assert all(client.messages for client in everybody)
+            of_qos_2 = Counter(
+                client.client_id for client in everybody for each in client.messages if each.qos == 2
+            )
+            await wait_for(
+                partial(eq, released, of_qos_2), WAIT_S, "the group's slot has what they acknowledged"
+            )
             for client in everybody[1:]:
                 client.close()
             await leaves(found, publishers, group, topic, here)
