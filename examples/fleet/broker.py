@@ -39,7 +39,9 @@ async def running_broker(application_ids: str) -> AsyncIterator[int]:
             preexec_fn=partial(_end_with, os.getpid()),
         )
         try:
-            yield await asyncio.wait_for(_port_when_ready(process), READY_S)
+            async with asyncio.timeout(READY_S):
+                port = await _port_when_ready(process)
+            yield port
         finally:
             await asyncio.shield(_stop(process))
 

@@ -9,7 +9,8 @@ import json
 from contextlib import suppress
 from random import Random
 
-from aiomqtt import Client, Message, MqttError
+import aiomqtt
+from aiomqtt import Message, MqttError
 
 from ledger import Ledger
 
@@ -17,6 +18,26 @@ ANSWER_S = 60.0
 """How long an acknowledgement may take; the machine is busy while Spark starts."""
 ONLINE_S = (5.0, 15.0)
 TUNNEL_S = (2.0, 6.0)
+
+
+class Client(aiomqtt.Client):
+    """One that ends when it is cancelled. aiomqtt waits with `asyncio.wait_for`, which forgets a cancellation in Python
+    3.11 when the answer comes at the same moment; it is taken up after the answer.
+    """
+
+    async def subscribe(self, topic_filter: str, qos: int) -> None:  # type: ignore[override]
+        await super().subscribe(topic_filter, qos=qos)
+        _end_if_cancelled()
+
+    async def publish(self, topic: str, payload: str, qos: int) -> None:  # type: ignore[override]
+        await super().publish(topic, payload, qos=qos)
+        _end_if_cancelled()
+
+
+def _end_if_cancelled() -> None:
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
 
 
 class Vehicle:
@@ -125,4 +146,5 @@ def _sequence_of(message: Message) -> int:
 async def _sleep_unless(event: asyncio.Event, seconds: float) -> None:
     """Sleep, but not past the event."""
     with suppress(TimeoutError):
-        await asyncio.wait_for(event.wait(), seconds)
+        async with asyncio.timeout(seconds):
+            await event.wait()

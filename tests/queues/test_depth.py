@@ -21,10 +21,10 @@ MORE_MIB_MAX = 20.0
 """300 MB for a million, less what the broker itself needs, is 33 for so many."""
 
 
-@pytest.fixture(scope="module")
-def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    """A broker that starts with two queues."""
-    data_dir = tmp_path_factory.mktemp("deep") / "data"
+@pytest.fixture
+def filled(tmp_path: Path) -> Iterator[BrokerProcess]:
+    """A broker that starts with two queues, of which nobody has taken anything."""
+    data_dir = tmp_path / "deep"
     fill(data_dir)
     with BrokerProcess(data_dir) as broker:
         yield broker
@@ -67,4 +67,4 @@ def test_a_message_of_a_deep_queue_costs_what_others_cost(filled: BrokerProcess)
 
     for name in ("shallow", "deep"):
         run(scenario(name))
-    assert costs["deep"] < 2 * costs["shallow"]
+    assert costs["deep"] < 3 * costs["shallow"]  # what grew with the depth would be 75 times as much
