@@ -67,7 +67,7 @@ _UsageError: type[Exception] = next(c for c in typer.BadParameter.__mro__ if c._
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return the program's exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    return run_program("embermq", _app_for(words), words)
+    return run_program("embermq", app_for(words), words)
 
 
 def run_program(name: str, app: typer.Typer, words: Sequence[str]) -> int:
@@ -105,7 +105,7 @@ def new_app() -> typer.Typer:
     )
 
 
-def _app_for(words: Sequence[str]) -> typer.Typer:
+def app_for(words: Sequence[str]) -> typer.Typer:
     """The application with the command that the words name, or with all of them for help and mistakes.
 
     Only one is loaded in the usual case, so that the broker carries nothing that other commands need.
