@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 from tests.pipeline.feeding import AT_ONCE
 from tests.pipeline.log_writer import NOON_MS, LogWriter, record
+from tests.support.rule_receiver import receiving
 
 from embermq.pipeline.jobs.bulk import Bulk, Feed, SharedRows
 from embermq.pipeline.jobs.bulk_log import BulkLog, EmbeddedLog
@@ -17,6 +18,9 @@ from embermq.pipeline.jobs.bulk_parts import PARTS
 from embermq.pipeline.jobs.query_job import JobSetup
 from embermq.pipeline.log_look import Bounds, Positions
 from embermq.pipeline.places import Places
+from embermq.pipeline.rules.live import RuleKind
+from embermq.pipeline.rules.settings import RuleSettings
+from embermq.pipeline.rules.webhook import WebhookTarget, connection_to
 from embermq.pipeline.schema import PARTITION
 from embermq.pipeline.session import POOL
 from embermq.pipeline.settings import DriverSettings
@@ -86,6 +90,31 @@ def test_a_server_that_does_not_answer_while_tidied_up_holds_nobody_up(places: P
         assert feed.resume(threads, Mock()) == {PARTITION: 7}
     with ThreadPoolExecutor(2) as threads:
         assert feed.resume(threads, Mock()) is None, "its failure is its own"
+
+
+def test_what_a_rule_has_connected_to_is_left_when_the_loop_ends(places: Places) -> None:
+    places.work.mkdir(parents=True)
+    with receiving() as receiver:
+        rule = RuleSettings(sql="SELECT", to="webhook", url=receiver.url)
+        kind, log = RuleKind("hook", rule, Mock(), Mock()), Mock(bounds={})
+        loop = Bulk(
+            [kind],
+            JobSetup(AT_ONCE, places),
+            log,
+            Mock(),
+            threading.Event(),
+            turns=Turns(["rules"]),
+            turn="rules",
+        )
+        (feed,) = loop.feeds
+        feed.part = part = kind(AT_ONCE, places, log)
+        assert isinstance(part._target, WebhookTarget)
+        part._target._connection = connection = connection_to(rule)
+        connection.connect()
+        loop._stopping.set()
+        loop.start()
+        loop.join()
+        assert connection.sock is None
 
 
 class Partitions(BulkLog):

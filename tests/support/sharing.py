@@ -7,7 +7,6 @@ import tempfile
 from fcntl import LOCK_EX, LOCK_NB, lockf
 from functools import cache
 from pathlib import Path
-from typing import IO
 
 
 def this_worker() -> tuple[int, int]:
@@ -17,10 +16,10 @@ def this_worker() -> tuple[int, int]:
 
 
 @cache
-def _reserved(_process: int) -> IO[bytes]:
-    """Never closed: the locks would go."""
+def _reserved(_process: int) -> int:
+    """A descriptor that is never closed: the locks would go."""
     path = Path(tempfile.gettempdir()) / f"tests-{os.getuid()}.ports"
-    return path.open("ab")
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
 
 
 def reserve_number(number: int) -> None:

@@ -226,6 +226,11 @@ class Feed:
     def fail(self, error: Exception) -> None:
         self._note(error, time.monotonic())
 
+    def close(self) -> None:
+        """When the loop and its threads have ended."""
+        if self.part is not None:
+            self.part.close()
+
     def _submit(self, threads: ThreadPoolExecutor, spark: SparkSession, work: Callable[[], None]) -> None:
         self.since_s = time.monotonic()
         self._work = threads.submit(self._alone, spark, work)
@@ -296,6 +301,8 @@ class Bulk:
         """Wait for the batches that are under way when `stopping` is set."""
         self._thread.join()
         self._threads.shutdown()
+        for feed in self.feeds:
+            feed.close()
 
     def _run(self) -> None:
         self._turns.take(self._turn, self._stopping)

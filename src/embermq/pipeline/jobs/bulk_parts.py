@@ -6,6 +6,7 @@ They read nothing of the log themselves; `jobs.bulk` reads it once for all that 
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from typing import Protocol
 
@@ -42,6 +43,8 @@ class BulkPart(ABC):
         self.settings = settings
         self.places = places
         self.log = log
+        self.held = ExitStack()
+        """What is closed with it."""
 
     @abstractmethod
     def open(self, spark: SparkSession) -> None:
@@ -75,6 +78,10 @@ class BulkPart(ABC):
     def write_more(self, spark: SparkSession) -> None:
         """Give that its effect, `WAITING_FULL` of it at most."""
         raise NotImplementedError
+
+    def close(self) -> None:
+        """When no batch is under way, and none will be."""
+        self.held.close()
 
     @abstractmethod
     def keep_up(self, now_ms: int) -> None:

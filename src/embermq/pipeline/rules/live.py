@@ -37,6 +37,7 @@ class RulePart(BulkPart):
         self._evaluation = Evaluation(kind.session.spark, kind.rule_name, self._rows, settings.rule_timeout_s)
         self._aside = SetAside(places.rules, kind.rule_name)
         self._target = target_of(kind.rule_name, kind.rule, places, self._aside, log=log, sql=settings.sql)
+        self.held.callback(self._target.close)
         self._messages = 0
 
     def open(self, spark: SparkSession) -> None:

@@ -68,7 +68,6 @@ class SqlTarget(RuleTarget):
         return added
 
     def close(self) -> None:
-        """Release the connection."""
         if self._table is not None:
             self._table.close()
             self._table = None

@@ -54,12 +54,19 @@ class RuleTarget(ABC):
         """Give rows of a partition in the order of their numbers their effect, none below `next` twice where that can
         be; returns how many had one. What can never have one is set aside."""
 
+    @abstractmethod
+    def close(self) -> None:
+        """Release the connection that it has; it may be opened again."""
+
 
 class BrokerTarget(RuleTarget):
     """Topics and queues: the broker keeps `next` together with the messages."""
 
     def put(self, partition: int, rows: Sequence[NumberedRow]) -> int:
         return sum(self._publish(partition, piece) for piece in pieces(self._records(partition, rows)))
+
+    def close(self) -> None:
+        """Each question to the broker has a connection of its own."""
 
     def _publish(self, partition: int, piece: Sequence[Numbered]) -> int:
         """All of it; what the broker can never take is passed over."""

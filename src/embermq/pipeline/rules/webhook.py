@@ -77,7 +77,6 @@ class WebhookTarget(RuleTarget):
         return sent
 
     def close(self) -> None:
-        """Release the connection."""
         self._close()
 
     def _post(self, message_id: str, body: bytes) -> str:
