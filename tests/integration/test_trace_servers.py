@@ -15,8 +15,8 @@ from tests.support.kafka_server import KafkaServer
 from tests.support.mqtt_client import MqttClient, run
 from tests.support.waiting import wait_for, wait_until
 
-from embermq.app.trace_servers import SETTLED
 from embermq.mqtt.wire.packets import Puback, Subscription
+from embermq.tools.trace_servers import SETTLED
 
 
 async def fill(broker: BrokerProcess) -> None:

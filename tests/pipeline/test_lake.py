@@ -25,7 +25,6 @@ from tests.pipeline.log_writer import NOON_MS, LogWriter, record
 from tests.pipeline.queries import log_rows, rows_of
 from tests.support.seaweed import BUCKET, KEY, SECRET, SeaweedServer
 
-from embermq.app.backup import make_backup, restore_backup
 from embermq.cli.main import main
 from embermq.pipeline.driver_lock import lock_driver
 from embermq.pipeline.errors import LakeError
@@ -34,6 +33,7 @@ from embermq.pipeline.jobs.lake_upkeep import tidy
 from embermq.pipeline.places import Places
 from embermq.pipeline.sinks.lake import Lake
 from embermq.pipeline.transforms.lake import lake_rows
+from embermq.tools.backup import make_backup, restore_backup
 
 REPLAYS = [(0, 10), (0, 10), (5, 17), (3, 30), (29, 40)]
 """Offset ranges as a query might repeat them after losing its checkpoint."""

@@ -14,12 +14,12 @@ from tests.support.mqtt_client import MqttClient, run
 from tests.support.queue_worker import queue_broker
 from tests.support.waiting import wait_for
 
-from embermq.app import rejected_retry
 from embermq.cli.main import main
 from embermq.formats.log_record import Stamp
 from embermq.mqtt.wire.packets import Subscription
 from embermq.pipeline.places import Places
 from embermq.pipeline.sinks.application_logs import ApplicationLogSink
+from embermq.tools import rejected_retry
 
 Retry = Callable[..., dict[str, Any]]
 LATER = "record format 0x20: this reader knows major 1"

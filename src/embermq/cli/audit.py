@@ -9,12 +9,12 @@ import msgspec
 import typer
 
 from embermq.app.config import Settings
-from embermq.app.report_folder import PastOrder
 from embermq.cli.options import AsJson, End, Into, Start, Tasks, with_settings
 from embermq.cli.terminal import print_report, shown, table
+from embermq.tools.report_folder import PastOrder
 
 if TYPE_CHECKING:
-    from embermq.app.audit import AuditDone
+    from embermq.tools.audit import AuditDone
 
 EXIT_DIFFERENCES = 3
 SHOWN = 20
@@ -45,8 +45,8 @@ def command(
 ) -> None:
     """Compare what was accepted with what became of it. Nothing is changed; the broker may be running. The report is a
     folder with a page, tables and a signature."""
-    from embermq.app import audit
     from embermq.cli.message_bar import job_told
+    from embermq.tools import audit
 
     if verify is not None:
         _verify(verify, key or Path(settings.data_dir) / audit.PUBLIC_KEY, as_json=as_json)
@@ -59,7 +59,7 @@ def command(
 
 
 def _verify(folder: Path, key: Path, *, as_json: bool) -> None:
-    from embermq.app.audit import verify
+    from embermq.tools.audit import verify
 
     found = verify(folder, key)
     if as_json:

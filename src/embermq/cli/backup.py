@@ -19,8 +19,8 @@ def command(
     target: Annotated[Path, typer.Argument(metavar="TO", help="A directory that is new or empty.")],
 ) -> None:
     """Copy the data directory as it is now. The broker may be running."""
-    from embermq.app.backup import make_backup
     from embermq.cli.byte_bar import ByteBar
+    from embermq.tools.backup import make_backup
 
     directory = Path(settings.data_dir)
     with ByteBar() as bar:

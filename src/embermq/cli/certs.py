@@ -29,7 +29,7 @@ def server(
     replace: Replace = False,
 ) -> None:
     """Sign a certificate for the broker. The authority is made the first time."""
-    from embermq.app.certificates import Authority
+    from embermq.tools.certificates import Authority
 
     authority = Authority(folder.absolute())
     certificate, key = authority.server(hosts, days=days, replace=replace)
@@ -49,7 +49,7 @@ def client(
     replace: Replace = False,
 ) -> None:
     """Sign a certificate for a client. The authority is made the first time."""
-    from embermq.app.certificates import Authority
+    from embermq.tools.certificates import Authority
 
     authority = Authority(folder.absolute())
     certificate, key = authority.client(name, days=days, replace=replace)

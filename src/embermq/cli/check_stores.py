@@ -18,7 +18,7 @@ def command(settings: Settings) -> Told:
     Looks at the data directory, Kafka, Redis and the SQL server, before the broker starts on them. Ends with 3 when
     something is lost.
     """
-    from embermq.app.stores_check import check_stores
+    from embermq.tools.stores_check import check_stores
 
     found = check_stores(settings)
     lines = table([HEADINGS, *((one.store, one.state, one.text) for one in found)], names=NAMES)

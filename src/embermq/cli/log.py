@@ -15,7 +15,7 @@ from embermq.cli.terminal import group, shown
 from embermq.model.moments import iso_ms
 
 if TYPE_CHECKING:
-    from embermq.app.log_look import FileReport, ShownRecord
+    from embermq.tools.log_look import FileReport, ShownRecord
 
 EXIT_DAMAGED = 3
 
@@ -29,7 +29,7 @@ def verify(settings: Settings, *, as_json: AsJson = False) -> None:
 
     One line a file; with --json one object a line.
     """
-    from embermq.app.log_look import verify_log
+    from embermq.tools.log_look import verify_log
 
     damaged = 0
     for report in verify_log(Path(settings.data_dir)):
@@ -49,7 +49,7 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """List records of the log: offset, time, QoS, size, topic and publisher; payloads are not shown."""
-    from embermq.app.log_look import read_log
+    from embermq.tools.log_look import read_log
 
     entries = read_log(Path(settings.data_dir), from_offset)
     for entry in islice(entries, limit):

@@ -45,8 +45,8 @@ def command(
 ) -> None:
     """Put dead letters back in bulk. They have no attempts then, and go to the groups that failed them. The broker
     has to be running."""
-    from embermq.app.redrive import RedriveOrder, run_redrive
     from embermq.cli.message_bar import job_told
+    from embermq.tools.redrive import RedriveOrder, run_redrive
 
     order = RedriveOrder(queue=queue, wanted=wanted, rate=rate, dry_run=dry_run, tasks=tasks)
     with job_told("dead letters", as_json=as_json) as (progress, notice):

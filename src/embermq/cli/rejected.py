@@ -17,8 +17,8 @@ from embermq.cli.terminal import group, print_report, shown, table
 from embermq.model.moments import iso_s
 
 if TYPE_CHECKING:
-    from embermq.app.rejected_retry import RetryReport
     from embermq.pipeline.rejected import RejectedRecord
+    from embermq.tools.rejected_retry import RetryReport
 
 LIMIT = 100
 LOOKED_AT = 100_000
@@ -102,9 +102,9 @@ def rejected_retry(
 ) -> None:
     """Put back what can be read by now: to the applications that it was for, unless --topic or --queue says otherwise.
     The broker has to be running. Interrupted or killed, the same command goes on; what is done is not done twice."""
-    from embermq.app.rejected_retry import RetryOrder, run_retry
-    from embermq.app.replay_target import ReplayTarget
     from embermq.cli.message_bar import job_told
+    from embermq.tools.rejected_retry import RetryOrder, run_retry
+    from embermq.tools.replay_target import ReplayTarget
 
     target = ReplayTarget(client=client, topic=topic, queue=queue) if client or topic or queue else None
     order = RetryOrder(reason=reason, target=target, rate=rate, dry_run=dry_run, anew=anew)

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from embermq.app.config import Settings
-from embermq.app.log_place import told_position
 from embermq.cli.options import AsJson, End, Rate, Start, Tasks, ToQueue, ToTopic, with_settings
 from embermq.cli.terminal import print_report, shown, table
+from embermq.tools.log_place import told_position
 
 if TYPE_CHECKING:
-    from embermq.app.replay import ReplayReport
+    from embermq.tools.replay import ReplayReport
 
 RATE = 1_000.0
 EXIT_SOME_LEFT = 3
@@ -43,8 +43,8 @@ def command(
 ) -> None:
     """Replay messages of the log or the lake. The broker has to be running. Interrupted or killed, the same command
     goes on where it was; what is done is not done twice."""
-    from embermq.app.replay import ReplayOrder, ReplayWords, run_replay
     from embermq.cli.message_bar import job_told
+    from embermq.tools.replay import ReplayOrder, ReplayWords, run_replay
 
     words = ReplayWords(
         start=start, end=end, topic_filter=topic_filter, client=client, topic=topic, queue=queue

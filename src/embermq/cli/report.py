@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from embermq.app.config import Settings
-from embermq.app.report_folder import PastOrder
 from embermq.cli.options import AsJson, End, Into, Start, Tasks, with_settings
 from embermq.cli.terminal import print_report, shown, table
+from embermq.tools.report_folder import PastOrder
 
 if TYPE_CHECKING:
-    from embermq.app.report import ReportDone
+    from embermq.tools.report import ReportDone
 
 SHOWN = 10
 
@@ -32,8 +32,8 @@ def command(
 ) -> None:
     """Report on traffic, clients, sizes, latencies and dead letters. Nothing is changed; the broker may be running. The
     report is a folder with a page and tables."""
-    from embermq.app.report import run_report_of
     from embermq.cli.message_bar import job_told
+    from embermq.tools.report import run_report_of
 
     order = PastOrder(start=start, end=end, into=into, dry_run=dry_run, tasks=tasks)
     with job_told("steps", as_json=as_json) as (progress, _):

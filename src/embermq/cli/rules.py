@@ -26,7 +26,7 @@ Names = Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="El
 @with_settings
 def list_rules(settings: Settings) -> Told:
     """Show the rules of the configuration."""
-    from embermq.app.rules import chosen
+    from embermq.tools.rules import chosen
 
     found = chosen((), settings)
     about = [
@@ -43,7 +43,7 @@ def list_rules(settings: Settings) -> Told:
 @with_settings
 def check(settings: Settings, names: Names = None) -> Told:
     """Let Spark understand rules, and say which ones are refused and why. The broker need not run."""
-    from embermq.app.rules import check_rules_sql
+    from embermq.tools.rules import check_rules_sql
 
     found = check_rules_sql(names or (), settings)
     about = [{"name": name, "refused": one.refused, "hint": one.hint} for name, one in found.items()]
@@ -68,7 +68,7 @@ def errors(
 ) -> Told:
     """Show the newest messages that a rule could not use, and what it made that the broker has not taken; with the
     reasons. The broker need not run."""
-    from embermq.app.rules import messages_set_aside
+    from embermq.tools.rules import messages_set_aside
 
     found = messages_set_aside(name, settings, limit)
     rows = [(f"{one.partition}:{one.offset}", one.what, shown(one.reason)) for one in found]
@@ -98,7 +98,7 @@ def try_it(
 ) -> Told:
     """Show what a rule would have published of past messages, of the log and the lake. Nothing is published; the broker
     may be running."""
-    from embermq.app.rules import RuleTrial, run_trial
+    from embermq.tools.rules import RuleTrial, run_trial
 
     found = run_trial(RuleTrial(name=name, start=start, end=end, shown=limit, tasks=tasks), settings)
     lines = [

@@ -23,7 +23,7 @@ def command(
     assignments: Assignments = None,
 ) -> None:
     """Run the pipeline by spark-submit. It needs no data directory of a broker, which has pipeline.enabled = false."""
-    from embermq.app.submit import spark_submit
+    from embermq.tools.submit import spark_submit
 
     words = [*(assignments or ()), *([f"pipeline.master={master}"] if master else [])]
     settings = configuration(config, words, None).settings

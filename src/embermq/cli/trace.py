@@ -12,7 +12,7 @@ from embermq.cli.terminal import Told, shown, table
 from embermq.model.moments import iso_ms
 
 if TYPE_CHECKING:
-    from embermq.app.trace_values import TracedDelivery, TracedMessage
+    from embermq.tools.trace_values import TracedDelivery, TracedMessage
 
 
 @with_settings
@@ -36,8 +36,8 @@ def command(
 ) -> Told:
     """Tell the life of one message. Who published it, where it is stored, to whom it went, what became of it. Reads
     files; the broker need not run."""
-    from embermq.app.trace import trace
-    from embermq.app.trace_values import Wanted
+    from embermq.tools.trace import trace
+    from embermq.tools.trace_values import Wanted
 
     found = trace(Wanted(topic=topic, position=position, time=time, message=message), settings)
     return Told(found, _lines(found))

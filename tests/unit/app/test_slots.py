@@ -26,12 +26,12 @@ from embermq.app.slots import (
     reader_name,
     slot_settings,
 )
-from embermq.app.submit import spark_submit
 from embermq.cluster.settings import ClusterSettings
 from embermq.durability.retention import RetentionLimits
 from embermq.pipeline.rules.settings import RuleSettings
 from embermq.pipeline.settings import PipelineSettings
 from embermq.queues.settings import BrokerQueueSettings
+from embermq.tools.submit import spark_submit
 
 TWO = Settings(
     cluster=ClusterSettings(etcd="etcd://box/cars", slots=2, listen="127.0.0.1:7946"),

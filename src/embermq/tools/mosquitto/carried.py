@@ -10,9 +10,9 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from embermq.app.mosquitto.conf_lines import DEFAULT_LISTENER, ConfLine
-from embermq.app.mosquitto.conf_reasons import BRIDGE_ONLY, PLUGINS, PREFIXES, SHUTS_LISTENER, reason
-from embermq.app.mosquitto.conf_values import (
+from embermq.tools.mosquitto.conf_lines import DEFAULT_LISTENER, ConfLine
+from embermq.tools.mosquitto.conf_reasons import BRIDGE_ONLY, PLUGINS, PREFIXES, SHUTS_LISTENER, reason
+from embermq.tools.mosquitto.conf_values import (
     BY_LISTENER,
     EVERYWHERE,
     OVER_TLS,

@@ -14,22 +14,9 @@ from embermq.adapters.redis.queue_messages import RedisQueueMessages
 from embermq.adapters.redis.sessions import RedisSessionStore
 from embermq.app.config import Settings
 from embermq.app.errors import OptionError, UserError
-from embermq.app.log_place import told_position
 from embermq.app.message_archive import message_store_of
 from embermq.app.pipeline_side import kafka_positions
 from embermq.app.store_addresses import redis_address
-from embermq.app.trace_values import (
-    IN_QUEUE,
-    NOT_IN_QUEUE,
-    STORED,
-    FoundMessage,
-    Trace,
-    TracedDelivery,
-    Wanted,
-    leads,
-    no_such_message,
-    settled_by,
-)
 from embermq.formats.application_logs import SHARED
 from embermq.formats.kafka_record import decode_kafka_record, read_source
 from embermq.formats.log_record import LogRecord, RecordError, Stamp, decode_record
@@ -42,6 +29,19 @@ from embermq.ports.reader_positions import StoredReader
 from embermq.ports.sessions import StoredState
 from embermq.queues.names import DEAD_LETTER_PREFIX, QUEUE_PREFIX, queue_name
 from embermq.queues.settling import sequence_of
+from embermq.tools.log_place import told_position
+from embermq.tools.trace_values import (
+    IN_QUEUE,
+    NOT_IN_QUEUE,
+    STORED,
+    FoundMessage,
+    Trace,
+    TracedDelivery,
+    Wanted,
+    leads,
+    no_such_message,
+    settled_by,
+)
 
 SETTLED = "acknowledged, or passed over: servers do not keep why"
 NOTHING = Bounds(0, 0)

@@ -11,10 +11,10 @@ from embermq.app.errors import UserError
 from embermq.app.kafka_log import check_is_ours
 from embermq.app.pipeline_side import look_at_log
 from embermq.app.store_addresses import kafka_address
-from embermq.app.stores_check import Finding, LogExtent, behind
 from embermq.model.position import offset_of, partition_of
 from embermq.pipeline.errors import PipelineError
 from embermq.ports.known_log import KnownLog
+from embermq.tools.stores_check import Finding, LogExtent, behind
 
 
 def check_log(settings: Settings, known: KnownLog) -> tuple[LogExtent, list[Finding]]:

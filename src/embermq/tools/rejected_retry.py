@@ -21,19 +21,6 @@ from embermq.app.config import Settings
 from embermq.app.control import ControlClient
 from embermq.app.errors import JobFailed, UserError
 from embermq.app.pipeline_side import kafka_positions
-from embermq.app.replay_folder import (
-    CHOSEN,
-    PATIENCE_S,
-    REFUSED,
-    ControlDoor,
-    RefusedFile,
-    forget_job,
-    held_folder,
-    read_job,
-    save_job,
-)
-from embermq.app.replay_target import ReplayTarget, check_target, target_topic
-from embermq.app.report_folder import data_of
 from embermq.app.settings import SQLITE
 from embermq.model.position import position_of
 from embermq.pipeline.errors import PipelineError
@@ -47,6 +34,19 @@ from embermq.pipeline.rejected_choice import (
     choose_rejected,
     owed_clients,
 )
+from embermq.tools.replay_folder import (
+    CHOSEN,
+    PATIENCE_S,
+    REFUSED,
+    ControlDoor,
+    RefusedFile,
+    forget_job,
+    held_folder,
+    read_job,
+    save_job,
+)
+from embermq.tools.replay_target import ReplayTarget, check_target, target_topic
+from embermq.tools.report_folder import data_of
 
 if TYPE_CHECKING:
     from embermq.pipeline.jobs.putting_back import Notice, Progress

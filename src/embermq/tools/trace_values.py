@@ -9,7 +9,6 @@ from msgspec import Struct
 
 from embermq.app.config import Settings
 from embermq.app.errors import OptionError, UserError
-from embermq.app.log_place import place_in_log, told_position
 from embermq.app.message_archive import message_store_of
 from embermq.formats.log_record import LogRecord
 from embermq.model.client_type import ClientType
@@ -17,6 +16,7 @@ from embermq.model.message import Message
 from embermq.model.queue_rows import MessageState
 from embermq.model.session_writes import QueueState
 from embermq.mqtt.topics.names import matches, parse_shared
+from embermq.tools.log_place import place_in_log, told_position
 
 SESSIONS_SHOWN = 100
 ARCHIVE_PAGE = 500

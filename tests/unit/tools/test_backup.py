@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from embermq.adapters.sqlite.connection import apply_broker_schema, open_writer
-from embermq.app.backup import make_backup, restore_backup
 from embermq.app.config import Settings
 from embermq.app.errors import UserError
 from embermq.app.places_noted import note_places, noted_places
 from embermq.app.settings import StoreSettings
 from embermq.cli.main import main
 from embermq.pipeline.rules.set_aside import SetAside, set_aside_of
+from embermq.tools.backup import make_backup, restore_backup
 
 LAST = 3
 """The commit that lake.db knows of."""

@@ -10,12 +10,12 @@ from msgspec import Struct
 
 from embermq.app.config import Settings
 from embermq.app.errors import OptionError, UserError
-from embermq.app.log_place import EARLIEST
-from embermq.app.report_folder import embedded_data, past_range
 from embermq.pipeline.errors import RuleRefused
 from embermq.pipeline.jobs.replay_values import ReplayRange
 from embermq.pipeline.places import Places
 from embermq.pipeline.sources.log_file import LogFile
+from embermq.tools.log_place import EARLIEST
+from embermq.tools.report_folder import embedded_data, past_range
 
 if TYPE_CHECKING:
     from embermq.pipeline.rules.settings import RuleSettings

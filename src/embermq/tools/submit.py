@@ -26,11 +26,11 @@ def spark_submit(
     settings: Settings, folder: Path, config: Path | None, assignments: Sequence[str]
 ) -> Submission:
     """`assignments` are those of `--set`; a secret does not belong there. Raises UserError."""
-    from embermq.app import submitted
     from embermq.pipeline.connector import submitted_jars
     from embermq.pipeline.java import find_java
     from embermq.pipeline.places import Places
     from embermq.pipeline.session import logging_flag, spark_home
+    from embermq.tools import submitted
 
     check_no_slots(settings)
     if settings.stores.log == SQLITE:

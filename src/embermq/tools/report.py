@@ -9,9 +9,10 @@ import msgspec
 from msgspec import Struct
 
 from embermq.app.config import Settings
-from embermq.app.letters_read import all_letters_file
 from embermq.app.pipeline_side import driver_settings
-from embermq.app.report_folder import (
+from embermq.pipeline.places import Places
+from embermq.tools.letters_read import all_letters_file
+from embermq.tools.report_folder import (
     TABLES,
     PastOrder,
     data_of,
@@ -21,7 +22,6 @@ from embermq.app.report_folder import (
     report_folder,
     unfinished,
 )
-from embermq.pipeline.places import Places
 
 if TYPE_CHECKING:
     from embermq.pipeline.jobs.report import Progress

@@ -121,9 +121,9 @@ def _servers(settings: Settings) -> tuple[int, LogExtent, list[Finding]]:
     from embermq.adapters.redis.blocking import BlockingRedis
     from embermq.adapters.redis.floor_marks import ReadMarks
     from embermq.adapters.redis.log_notes import RedisLogNotes
-    from embermq.app.kafka_check import check_log  # its client is not there in every installation
     from embermq.app.pipeline_side import kafka_log_id
     from embermq.app.store_addresses import redis_address
+    from embermq.tools.kafka_check import check_log  # its client is not there in every installation
 
     address = redis_address(settings.stores.session)
     with BlockingRedis(address, settings.redis) as redis:

@@ -13,11 +13,11 @@ from embermq.admin.operations import GET_QUEUE_STATS, REDRIVE_DEAD_LETTERS
 from embermq.app.config import Settings
 from embermq.app.control import ControlClient, NoAnswer
 from embermq.app.errors import JobFailed, OptionError, UserError
-from embermq.app.letters_read import letters_file
 from embermq.pipeline.errors import BrokerAway, FilterError, PipelineError
 from embermq.pipeline.places import Places
 from embermq.ports.errors import StoreError
 from embermq.queues.names import QueueKind, queue_name
+from embermq.tools.letters_read import letters_file
 
 if TYPE_CHECKING:
     from embermq.pipeline.jobs.putting_back import Notice, PieceDone, Progress

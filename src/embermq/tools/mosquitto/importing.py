@@ -15,11 +15,11 @@ from embermq.app.accounts import Imported, accounts_of
 from embermq.app.authorization import RuleFiles
 from embermq.app.config import Settings, load_configuration
 from embermq.app.errors import ConfigError, IsThere, RulesFileError, UserError
-from embermq.app.mosquitto.carried import CarriedConf, LineFate, LineOutcome, carry, toml_lines
-from embermq.app.mosquitto.conf_lines import read_conf
-from embermq.app.mosquitto.conf_reasons import PLUGINS
-from embermq.app.mosquitto.conf_values import EVERYWHERE
 from embermq.model.client_type import ClientType
+from embermq.tools.mosquitto.carried import CarriedConf, LineFate, LineOutcome, carry, toml_lines
+from embermq.tools.mosquitto.conf_lines import read_conf
+from embermq.tools.mosquitto.conf_reasons import PLUGINS
+from embermq.tools.mosquitto.conf_values import EVERYWHERE
 
 _NEEDED = frozenset(("listener", "port", "password_file", "acl_file", "clientid_prefixes", *PLUGINS))
 """What clients depend on: an operator has to look when one of these is left."""

@@ -19,9 +19,16 @@ from msgspec.structs import replace
 from embermq.app.config import Settings
 from embermq.app.control import ControlClient
 from embermq.app.errors import JobFailed, OptionError, UserError
-from embermq.app.log_place import told_position
 from embermq.app.pipeline_side import driver_settings
-from embermq.app.replay_folder import (
+from embermq.model.moments import iso_ms
+from embermq.mqtt.topics.errors import TopicError
+from embermq.mqtt.topics.names import SHARE_PREFIX, validate_filter
+from embermq.pipeline.errors import PipelineError
+from embermq.pipeline.jobs.replay_feed import ChosenMessages, RefusedMessage, ReplayFeed
+from embermq.pipeline.jobs.replay_values import Chosen, ReplayRange
+from embermq.pipeline.places import Places
+from embermq.tools.log_place import told_position
+from embermq.tools.replay_folder import (
     CHOSEN,
     PATIENCE_S,
     REFUSED,
@@ -33,15 +40,8 @@ from embermq.app.replay_folder import (
     remove,
     save_job,
 )
-from embermq.app.replay_target import ReplayTarget, check_target, target_topic
-from embermq.app.report_folder import data_of, past_range
-from embermq.model.moments import iso_ms
-from embermq.mqtt.topics.errors import TopicError
-from embermq.mqtt.topics.names import SHARE_PREFIX, validate_filter
-from embermq.pipeline.errors import PipelineError
-from embermq.pipeline.jobs.replay_feed import ChosenMessages, RefusedMessage, ReplayFeed
-from embermq.pipeline.jobs.replay_values import Chosen, ReplayRange
-from embermq.pipeline.places import Places
+from embermq.tools.replay_target import ReplayTarget, check_target, target_topic
+from embermq.tools.report_folder import data_of, past_range
 
 if TYPE_CHECKING:
     from embermq.pipeline.jobs.putting_back import Notice, Progress

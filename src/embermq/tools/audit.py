@@ -28,7 +28,9 @@ from msgspec import Struct
 
 from embermq.app.config import Settings
 from embermq.app.errors import UserError
-from embermq.app.report_folder import (
+from embermq.pipeline.jobs.audit_values import AuditReport
+from embermq.pipeline.places import Places
+from embermq.tools.report_folder import (
     TABLES,
     PastOrder,
     embedded_data,
@@ -38,8 +40,6 @@ from embermq.app.report_folder import (
     report_folder,
     unfinished,
 )
-from embermq.pipeline.jobs.audit_values import AuditReport
-from embermq.pipeline.places import Places
 
 if TYPE_CHECKING:
     from embermq.pipeline.jobs.audit import Progress

@@ -13,10 +13,10 @@ from msgspec import Struct
 
 from embermq.app.config import Settings
 from embermq.app.errors import JobFailed, OptionError, UserError
-from embermq.app.log_place import EARLIEST, place_in_log
 from embermq.app.places_noted import GIVE, noted_places
 from embermq.app.settings import SQLITE
 from embermq.pipeline.jobs.past_range import PastRange
+from embermq.tools.log_place import EARLIEST, place_in_log
 
 TABLES = "tables"
 """Where Spark writes, in an unfinished folder."""

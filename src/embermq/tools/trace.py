@@ -11,10 +11,18 @@ from pathlib import Path
 
 from embermq.app.config import Settings
 from embermq.app.errors import OptionError, UserError
-from embermq.app.log_look import read_log
-from embermq.app.report_folder import data_of
 from embermq.app.settings import SQLITE
-from embermq.app.trace_values import (
+from embermq.formats.entry_rest import decode_rest
+from embermq.formats.log_record import RecordError, decode_record
+from embermq.model.queue_rows import MessageState
+from embermq.model.unacknowledged import OUTCOMES, WhyUnacknowledged
+from embermq.pipeline.places import Places
+from embermq.pipeline.sources.log_file import BrokerFile, LogBounds, LogFile
+from embermq.queues.names import QUEUE_PREFIX, queue_name
+from embermq.queues.settling import sequence_of
+from embermq.tools.log_look import read_log
+from embermq.tools.report_folder import data_of
+from embermq.tools.trace_values import (
     IN_QUEUE,
     NOT_IN_QUEUE,
     STORED,
@@ -26,14 +34,6 @@ from embermq.app.trace_values import (
     no_such_message,
     settled_by,
 )
-from embermq.formats.entry_rest import decode_rest
-from embermq.formats.log_record import RecordError, decode_record
-from embermq.model.queue_rows import MessageState
-from embermq.model.unacknowledged import OUTCOMES, WhyUnacknowledged
-from embermq.pipeline.places import Places
-from embermq.pipeline.sources.log_file import BrokerFile, LogBounds, LogFile
-from embermq.queues.names import QUEUE_PREFIX, queue_name
-from embermq.queues.settling import sequence_of
 
 _SINKS = {"dispatch": "applications.db", "lake": "lake.db", "traffic": "traffic.db"}
 _ARCHIVE = ("messages.db", "archive.db")
@@ -47,7 +47,7 @@ def trace(wanted: Wanted, settings: Settings) -> TracedMessage:
     with ExitStack() as opened:
         if settings.stores.log == SQLITE:
             return _FileTrace(Places(data_dir), settings, opened).run(wanted)
-        from embermq.app.trace_servers import ServersTrace  # its clients are not in every installation
+        from embermq.tools.trace_servers import ServersTrace  # its clients are not in every installation
 
         return ServersTrace(settings, opened).run(wanted)
 

@@ -21,8 +21,6 @@ from embermq.adapters.sqlite.restored import forget_boot, mark_restored
 from embermq.adapters.sqlite.snapshot import BROKER, Snapshot
 from embermq.adapters.webhook.alerts import SECRET_NAME
 from embermq.app.api_tokens import FILE_NAME as TOKENS
-from embermq.app.audit import KEY as AUDIT_KEY
-from embermq.app.audit import PUBLIC_KEY as AUDIT_PUBLIC_KEY
 from embermq.app.audit_trail import FILES as TRAIL
 from embermq.app.ban_file import FILE_NAME as BANS
 from embermq.app.clock_file import FILE_NAME as CLOCK
@@ -30,6 +28,8 @@ from embermq.app.errors import OptionError, UserError
 from embermq.app.places_noted import FILE_NAME as PLACES
 from embermq.app.places_noted import noted_places
 from embermq.pipeline.places import Places
+from embermq.tools.audit import KEY as AUDIT_KEY
+from embermq.tools.audit import PUBLIC_KEY as AUDIT_PUBLIC_KEY
 
 MANIFEST = "backup.json"
 ATTEMPTS = 5
