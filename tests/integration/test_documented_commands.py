@@ -11,6 +11,7 @@ import re
 import shlex
 import subprocess
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -20,6 +21,7 @@ from tests.support.forked_program import run_program
 from tests.support.mqtt_client import MqttClient, run
 from tests.support.typed_commands import FOLDER, ROOT, Block, blocks, joined, parts
 from tests.support.users import add_users
+from tests.support.waiting import wait_until
 
 from embermq.mqtt.wire.packets import Subscription
 
@@ -60,10 +62,14 @@ ELSEWHERE = {
     "tail": "a log of Spark's",
 }
 """What is not run here, by how it begins: who runs it, or why nobody does."""
-PASSWD = "hal:$7$101$H2dPuM/eSwZCQWgQ$0tEhGiLJQlBhk0lIvYMPMHOSLRXR9/8DWEeaKgcGwlkQw7ZyUkZhCTyQyUrzc0HvtCRYIXpmAnXHPLTn2Zng/Q==\n"
+PASSWD = (
+    "hal:$7$101$H2dPuM/eSwZCQWgQ$"
+    "0tEhGiLJQlBhk0lIvYMPMHOSLRXR9/8DWEeaKgcGwlkQw7ZyUkZhCTyQyUrzc0HvtCRYIXpmAnXHPLTn2Zng/Q==\n"
+)
 PAGE_NAMES = {"authentication": ("carol", "dora"), "operations": ("erin", "fay"), "scram": ("gil", "")}
 TIMEOUT_S = 90
 ALL_S = 500
+Done = subprocess.CompletedProcess[str]
 
 
 @pytest.fixture
@@ -108,7 +114,7 @@ def filled_in(command: str, page: str, broker: BrokerProcess) -> str:
     return re.sub(r"^embermq (pub|sub) ", rf"embermq \1 -p {broker.port} ", command)
 
 
-def typed(command: str) -> subprocess.CompletedProcess[str]:
+def typed(command: str) -> Done:
     """By the shell when it takes more than the program itself."""
     words = shlex.split(command)
     given = "s3cret\n" if re.match(r"embermq users (add|password)", command) else ""
@@ -124,10 +130,9 @@ def typed(command: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-async def subscriptions(broker: BrokerProcess) -> int:
-    async with httpx.AsyncClient() as http:
-        answer = await http.get(f"http://127.0.0.1:{broker.http_port}/metrics")
-    found = re.search(r"^embermq_subscriptions (\S+)$", answer.text, re.MULTILINE)
+def subscriptions(broker: BrokerProcess) -> int:
+    shown = httpx.get(f"http://127.0.0.1:{broker.http_port}/metrics").text
+    found = re.search(r"^embermq_subscriptions (\S+)$", shown, re.MULTILINE)
     assert found
     return int(float(found[1]))
 
@@ -143,6 +148,10 @@ def test_commands_of_the_pages_work(place: Path) -> None:
         run(_typed_all(broker), ALL_S)
 
 
+def _is_heard(broker: BrokerProcess, before: int, listener: asyncio.Task[Done]) -> bool:
+    return subscriptions(broker) > before or listener.done()
+
+
 async def _typed_all(broker: BrokerProcess) -> None:
     known = [MqttClient(client_id) for client_id in ("pump-7", "billing")]
     for client in known:
@@ -151,15 +160,15 @@ async def _typed_all(broker: BrokerProcess) -> None:
     number = 0
     for page in PAGES:
         for block in blocks(ROOT / page):
-            listening: list[asyncio.Task[subprocess.CompletedProcess[str]]] = []
+            listening: list[asyncio.Task[Done]] = []
             told = ""
             for written in commands(block):
                 command = filled_in(written, Path(page).stem, broker)
                 if command.startswith("embermq sub ") and "$queue" not in command:
-                    before = await subscriptions(broker)
+                    before = await asyncio.to_thread(subscriptions, broker)
                     listening.append(asyncio.create_task(asyncio.to_thread(typed, f"{command} -C 1")))
-                    while await subscriptions(broker) == before and not listening[-1].done():
-                        await asyncio.sleep(0.05)
+                    heard = partial(_is_heard, broker, before, listening[-1])
+                    await asyncio.to_thread(wait_until, heard, TIMEOUT_S, command)
                     continue
                 done = await asyncio.to_thread(typed, command)
                 expected = (0, 1) if block.told else (0,)
