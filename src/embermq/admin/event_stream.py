@@ -37,7 +37,7 @@ class EventStream:
 
     def wants(self, kind: str) -> bool:
         """Whether anybody does: else there is no need to make the event."""
-        return any(kind in one.wanted for one in self._subscribers)
+        return len(self._subscribers) > 0 and any(kind in one.wanted for one in self._subscribers)
 
     def publish(self, kind: str, value: object) -> None:
         """Hand an event to all who want it; nobody is waited for."""

@@ -9,12 +9,15 @@ import logging
 import re
 import sys
 from datetime import UTC, datetime
+from functools import lru_cache
 
 from embermq.observability.settings import LoggingSettings
 
 _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 _PLAIN = re.compile(r"[\w.:/@+-]+", re.ASCII)
 INDENT = "    "
+TEXTS_REMEMBERED = 1_024
+"""Values of fields as they are written: listeners, versions and reasons repeat line by line."""
 
 
 class _UtcFormatter(logging.Formatter):
@@ -22,7 +25,8 @@ class _UtcFormatter(logging.Formatter):
 
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: N802 - logging's name
         """The moment of the record."""
-        return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        second = int(record.created)
+        return f"{_second(second)}.{int((record.created - second) * 1000):03d}+00:00"
 
 
 class TextFormatter(_UtcFormatter):
@@ -55,6 +59,11 @@ class JsonFormatter(_UtcFormatter):
         return json.dumps(line, default=str)
 
 
+@lru_cache(2)
+def _second(second: int) -> str:
+    return datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+
+
 def _extra(record: logging.LogRecord) -> dict[str, object]:
     return {name: value for name, value in record.__dict__.items() if name not in _STANDARD}
 
@@ -70,15 +79,29 @@ def _value(value: object) -> str:
     """As logfmt has it: quoted when it is more than a word."""
     if isinstance(value, bool):
         return str(value).lower()
-    text = str(value)
+    return _text_value(str(value))
+
+
+@lru_cache(TEXTS_REMEMBERED)
+def _text_value(text: str) -> str:
     return text if _PLAIN.fullmatch(text) else _shown(json.dumps(text, ensure_ascii=False))
 
 
 def configure_logging(settings: LoggingSettings) -> None:
     """Send what the broker logs to standard error, as the settings say."""
+    _leave_out_what_no_line_shows()
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if settings.format == "json" else TextFormatter())
     logging.getLogger("uvicorn").setLevel(logging.WARNING)  # its start and stop are ours to tell
     # A server that goes away is told by who asked it; the pool's own trace of a connection that it drops is no news.
     logging.getLogger("sqlalchemy.pool").setLevel(logging.CRITICAL)
     logging.basicConfig(level=settings.level.upper(), handlers=[handler], force=True)
+
+
+def _leave_out_what_no_line_shows() -> None:
+    """No line names a place in the source, a thread or a process, and to find them costs more than the line: who
+    called is looked for frame by frame (logging, "Optimization")."""
+    logging._srcfile = None
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
+    if sys.version_info >= (3, 12):
+        logging.logAsyncioTasks = False

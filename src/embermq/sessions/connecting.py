@@ -11,7 +11,6 @@ from embermq.access.authorization.rules import Principal
 from embermq.formats.application_logs import ApplicationLogNames, NoApplicationLog
 from embermq.model.client_type import ClientType
 from embermq.model.session import SessionRow
-from embermq.mqtt.value import replace
 from embermq.mqtt.wire.packets import Connack, Connect, Disconnect, Packet, Will
 from embermq.mqtt.wire.properties import Properties
 from embermq.mqtt.wire.reason_codes import ReasonCode, to_connect_return_code
@@ -382,10 +381,8 @@ class Connecting:
         link.session = session
         link.opened_ms = self._state.tick.now_ms
         self._state.counters.connections_accepted += 1
-        event = link.event(EventKind.CONNECTED)
-        self._state.tell(
-            replace(event, protocol=VERSION_NAMES[packet.version], session_present=entrant.present)
-        )
+        protocol = VERSION_NAMES[packet.version]
+        self._state.tell(link.event(EventKind.CONNECTED, protocol=protocol, session_present=entrant.present))
         properties = connack_properties(self._state, link, session, packet, entrant.client_id)
         known = entrant.present and packet.version != ProtocolVersion.V31  # 3.1 has no Session Present
         link.send_packet(Connack(known, ReasonCode.SUCCESS, properties))

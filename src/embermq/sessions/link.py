@@ -182,7 +182,14 @@ class Link:
             self.end_reason, self.end_code = why, code
 
     def event(
-        self, kind: EventKind, reason: str = "", code: int | None = None, *, topic: str = ""
+        self,
+        kind: EventKind,
+        reason: str = "",
+        code: int | None = None,
+        *,
+        topic: str = "",
+        protocol: str = "",
+        session_present: bool | None = None,
     ) -> ClientEvent:
         """What happens on this connection."""
         return ClientEvent(
@@ -194,6 +201,8 @@ class Link:
             reason=reason,
             code=code,
             topic=topic,
+            protocol=protocol,
+            session_present=session_present,
         )
 
     def note_refusal(self, text: str) -> None:

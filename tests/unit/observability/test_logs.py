@@ -8,7 +8,8 @@ import sys
 
 import pytest
 
-from embermq.observability.logs import JsonFormatter, TextFormatter
+from embermq.observability.logs import JsonFormatter, TextFormatter, configure_logging
+from embermq.observability.settings import LoggingSettings
 
 CREATED_S = 1_763_897_706.0425
 TIME = "2025-11-23T11:35:06.042+00:00"
@@ -25,6 +26,21 @@ def record(message: str, *args: object, **extra: object) -> logging.LogRecord:
 @pytest.mark.parametrize("formatter", [TextFormatter(), JsonFormatter()])
 def test_times_are_in_utc_with_offset_and_milliseconds(formatter: logging.Formatter) -> None:
     assert TIME in formatter.format(record("x"))
+
+
+def test_the_same_second_has_other_milliseconds() -> None:
+    lines = []
+    for created_s in (CREATED_S, CREATED_S + 0.95, CREATED_S + 0.96, CREATED_S + 3_600, CREATED_S):
+        one = record("x")
+        one.created = created_s
+        lines.append(TextFormatter().format(one).split(" ")[0])
+    assert lines == [
+        TIME,
+        "2025-11-23T11:35:06.992+00:00",
+        "2025-11-23T11:35:07.002+00:00",
+        "2025-11-23T12:35:06.042+00:00",
+        TIME,
+    ]
 
 
 def test_fields_of_a_text_line_are_quoted_when_they_are_more_than_a_word() -> None:
@@ -53,3 +69,24 @@ def test_a_trace_has_no_line_that_looks_like_one_of_the_log() -> None:
     first, *others = TextFormatter().format(found).split("\n")
     assert first == f"{TIME} INFO failed"
     assert others and all(line.startswith("    ") and line.isprintable() for line in others)
+
+
+def test_what_no_line_shows_is_not_looked_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = logging.getLogger()
+    loggers = [root, logging.getLogger("uvicorn"), logging.getLogger("sqlalchemy.pool")]
+    levels = [logger.level for logger in loggers]
+    for name in ("_srcfile", "logThreads", "logProcesses", "logMultiprocessing", "logAsyncioTasks"):
+        monkeypatch.setattr(logging, name, getattr(logging, name, True), raising=False)
+    monkeypatch.setattr(root, "handlers", [])
+    made: list[logging.LogRecord] = []
+    try:
+        configure_logging(LoggingSettings())
+        root.handlers[0].addFilter(lambda one: not made.append(one))  # type: ignore[func-returns-value]
+        logging.getLogger("embermq.test").warning("told", extra={"event": "connected"})
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+    assert capsys.readouterr().err.endswith(" WARNING told event=connected\n")
+    assert made[0].lineno == 0 and made[0].thread is None and made[0].process is None

@@ -105,7 +105,7 @@ class ChainGate:
         return Identity(
             answer.username,
             client_type,
-            f"{self._assigned_id_prefix}{token_hex(8)}",
+            "" if client_id else f"{self._assigned_id_prefix}{token_hex(8)}",
             certificate=visitor.certificate,
             expires_ms=answer.expires_ms,
             account_version=answer.account_version,

@@ -11,7 +11,7 @@ from embermq.mqtt.wire.reason_codes import ReasonCode
 
 
 class Identity(Struct, frozen=True):
-    """The authenticated identity of a client. `new_client_id` is used when it brought none; `client_id`, when it is
+    """The authenticated identity of a client. `new_client_id` is for one that brought none; `client_id`, when it is
     not empty, whatever it brought.
 
     `expires_ms` (Unix time) is when its proof ends, and its connection with it, 0 never. `account_version` is that of

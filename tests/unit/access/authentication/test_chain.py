@@ -322,6 +322,6 @@ def test_a_user_name_may_be_the_client_id() -> None:
 
 def test_client_ids_that_the_broker_makes_begin_as_the_settings_say() -> None:
     for prefix in ("ember-", "auto-"):
-        made = admitted("ann", b"secret", assigned_id_prefix=prefix)
+        made = admitted("ann", b"secret", client_id="", assigned_id_prefix=prefix)
         assert isinstance(made, Identity)
         assert made.new_client_id.startswith(prefix) and len(made.new_client_id) == len(prefix) + 16
