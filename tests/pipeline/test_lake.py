@@ -167,6 +167,28 @@ def test_what_a_loss_of_power_has_torn_is_written_again(
     assert offsets_in(fresh) == list(range(RECORDS))
 
 
+@pytest.mark.promise("pipeline-2", "pipeline-10")
+def test_a_broker_whose_machine_has_restarted_leaves_what_another_one_has_written(
+    spark: SparkSession, log: LogWriter, places: Places, lakes: list[Lake], tmp_path: Path
+) -> None:
+    """Both use one folder in turns, as nodes of a cluster do that take over from one another."""
+    log.append([record(payload=b"%d" % i) for i in range(RECORDS)])
+    first = opened(spark, places, lakes)
+    write(first, spark, places, 0, 10)
+    first.file.connection.execute("UPDATE lake_version SET boot = 'the one before'")
+    first.close()
+    second = Lake(str(places.lake), Places(tmp_path / "other"))
+    lakes.append(second)
+    second.open(spark, LOG_ID)
+    write(second, spark, places, 10, 20)
+    second.table.merge()
+    commits = {file.name for file in places.lake.glob("_delta_log/*.json")}
+    again = opened(spark, places, lakes)
+    assert commits <= {file.name for file in places.lake.glob("_delta_log/*.json")}
+    assert again.positions() == {0: 20}
+    assert offsets_in(places) == list(range(20))
+
+
 @pytest.mark.promise("pipeline-4", "pipeline-5")
 def test_what_is_no_record_moves_the_position(
     spark: SparkSession, log: LogWriter, places: Places, lakes: list[Lake]

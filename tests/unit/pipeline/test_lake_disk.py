@@ -10,6 +10,8 @@ import pytest
 
 from embermq.pipeline.sinks.lake_disk import boot, sync_commits, take_back
 
+OWN = "this run"
+
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Path:
@@ -18,7 +20,8 @@ def lake(tmp_path: Path) -> Path:
     (folder / "_delta_log").mkdir(parents=True)
     for number in range(4):
         (folder / f"part {number}.parquet").write_bytes(b"rows")
-        actions = [{"commitInfo": {"operation": "WRITE"}}, {"add": {"path": f"part%20{number}.parquet"}}]
+        about = {"operation": "WRITE", "userMetadata": OWN if number else "the run before"}
+        actions = [{"commitInfo": about}, {"add": {"path": f"part%20{number}.parquet"}}]
         text = "\n".join(map(json.dumps, actions))
         (folder / f"_delta_log/{number:020}.json").write_text(text)
     for name in (f"{2:020}.checkpoint.parquet", f"{3:020}.crc", f".{3:020}.json.crc", "_last_checkpoint"):
@@ -41,10 +44,10 @@ def test_what_commits_have_added_is_synced_with_them(lake: Path, monkeypatch: py
 
 @pytest.mark.promise("pipeline-2")
 def test_later_commits_are_taken_back(lake: Path) -> None:
-    assert take_back(lake, 3) == 0 and (lake / "_delta_log/_last_checkpoint").exists()
-    assert take_back(lake, 1) == 5
+    assert take_back(lake, 3, OWN) == 0 and (lake / "_delta_log/_last_checkpoint").exists()
+    assert take_back(lake, 1, OWN) == 5
     assert sorted(path.name for path in (lake / "_delta_log").iterdir()) == [f"{0:020}.json", f"{1:020}.json"]
-    assert take_back(lake.parent, 1) == 0, "no lake"
+    assert take_back(lake.parent, 1, OWN) == 0, "no lake"
 
 
 @pytest.mark.promise("pipeline-2")
@@ -52,9 +55,30 @@ def test_later_commits_are_taken_back(lake: Path) -> None:
 def test_nothing_is_taken_back_when_no_table_would_be_left(lake: Path, gone: int) -> None:
     """Delta cleans its log up below a checkpoint, here that of commit 2."""
     (lake / f"_delta_log/{gone:020}.json").unlink()
-    assert take_back(lake, 1) == 0
+    assert take_back(lake, 1, OWN) == 0
     assert (lake / f"_delta_log/{3:020}.json").exists()
-    assert take_back(lake, 2) == 3, "what a checkpoint says needs no earlier commits"
+    assert take_back(lake, 2, OWN) == 3, "what a checkpoint says needs no earlier commits"
+
+
+@pytest.mark.promise("pipeline-2")
+@pytest.mark.parametrize("about", [{"userMetadata": "another node's run"}, {}], ids=["other", "foreign"])
+def test_nothing_is_taken_back_beside_what_another_one_has_committed(
+    lake: Path, about: dict[str, str]
+) -> None:
+    """A folder that brokers share: another node has taken over, while this one was away."""
+    commit = lake / f"_delta_log/{3:020}.json"
+    commit.write_text(json.dumps({"commitInfo": about}))
+    files = sorted((lake / "_delta_log").iterdir())
+    assert take_back(lake, 1, OWN) == 0
+    assert sorted((lake / "_delta_log").iterdir()) == files
+
+
+@pytest.mark.promise("pipeline-2")
+@pytest.mark.parametrize("left", [b"", bytes(40), b'{"commitInfo": {"userMeta'], ids=["empty", "zeros", "cut"])
+def test_a_commit_that_is_torn_is_taken_back(lake: Path, left: bytes) -> None:
+    """Nobody has synced it, so nobody goes by it; and nobody can read the table as long as it is there."""
+    (lake / f"_delta_log/{3:020}.json").write_bytes(left)
+    assert take_back(lake, 2, OWN) == 3
 
 
 def test_a_boot_is_told_from_another() -> None:

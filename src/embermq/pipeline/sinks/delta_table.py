@@ -59,7 +59,11 @@ class Merged(Struct, frozen=True):
 class DeltaTable:
     """One table by its place, a folder or a URL. All that writes it is in one JVM."""
 
-    def __init__(self, spark: SparkSession, place: str) -> None:
+    def __init__(self, spark: SparkSession, place: str, run: str = "") -> None:
+        """`run` is who writes: every commit carries it."""
+        self._run = run
+        if run:
+            spark.conf.set("spark.databricks.delta.commitInfo.userMetadata", run)
         self._spark = spark
         self._place = place
         self._name = "delta.`{}`".format(place.replace("`", "``"))
@@ -100,6 +104,8 @@ class DeltaTable:
         passed over by Delta without a word: the caller leaves out what the table holds."""
         writer = rows.coalesce(1).write.format("delta").mode("append")
         named = writer.option("txnAppId", _transaction(log_id, partition)).option("txnVersion", str(end))
+        # The rows may be of a session that was cloned before this table was named its run.
+        named = named.option("userMetadata", self._run)
         named.option("mergeSchema", "true").save(self._place)  # a later version has more columns
 
     def merge(self) -> Merged:

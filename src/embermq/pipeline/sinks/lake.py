@@ -9,6 +9,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from msgspec import Struct
 from pyspark.sql import DataFrame, SparkSession
@@ -88,8 +89,8 @@ class Lake:
     def take(self, spark: SparkSession) -> None:
         """Be the only one who writes the lake, and make the table when it is not there. Raises LakeError."""
         self._hold(spark)
-        noted = self._noted_version()
-        self._table = DeltaTable(spark, self._place)
+        noted, run = self._noted_version(), uuid4().hex
+        self._table = DeltaTable(spark, self._place, run)
         self._table.create(lake_schema())
         version = self._table.version()
         if version < 0:  # the statement does nothing where something is, and says nothing
@@ -98,6 +99,9 @@ class Lake:
                 "place with pipeline.lake_dir"
             )
         self._synced = noted if noted <= version else -1  # the table was made anew
+        with self.file.transaction() as connection:
+            self._note({})  # what the run before has left is synced, before it is forgotten
+            connection.execute("INSERT OR REPLACE INTO lake_run VALUES (1, ?)", (run,))
 
     def note_version(self) -> None:
         """The table was put in order: from now on a backup takes its newest state, whose files are kept."""
@@ -150,15 +154,18 @@ class Lake:
             self._note({one.partition: one.end})
 
     def _noted_version(self) -> int:
-        """The last commit that lake.db knows of, -1 for none. What is later is taken back after a loss of power."""
-        row = self.file.connection.execute("SELECT version, boot FROM lake_version").fetchone()
+        """The last commit that lake.db knows of, -1 for none. What is later, and of the run that it names, is taken back
+        after a loss of power."""
+        asked = "SELECT version, boot, run FROM lake_version LEFT JOIN lake_run USING (id)"
+        row = self.file.connection.execute(asked).fetchone()
         if row is None:
             return -1
-        version, then = int(row[0]), str(row[1])
+        version, then, run = int(row[0]), str(row[1]), row[2]
         if (
             self._folder is not None
             and then not in ("", boot())
-            and (files := take_back(self._folder, version))
+            and run is not None
+            and (files := take_back(self._folder, version, str(run)))
         ):
             log.warning(
                 "%s: commits behind %d were not synced, %d files are taken back", self._place, version, files

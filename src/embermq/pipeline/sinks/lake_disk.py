@@ -3,6 +3,10 @@ disk, so a commit may be there without the records that it names.
 
 So lake.db names the last commit that was synced, and the boot of the machine. What came later is taken back when the
 machine has started since: nothing went by it, the log still has its records.
+
+Several brokers may use one folder in turns (a network file system, and a node that takes over). What another one has
+committed is behind what this one's lake.db knows, and is no trace of its loss of power. So each commit carries the
+`run` that has made it, which lake.db names too; a commit of any other run is left, with all around it.
 """
 
 import os
@@ -11,7 +15,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 
 LOG = "_delta_log"
 _LAST_CHECKPOINT = "_last_checkpoint"
@@ -24,10 +28,15 @@ class _Added(Struct, frozen=True):
     path: str
 
 
+class _About(Struct, frozen=True):
+    user_metadata: str | None = field(name="userMetadata", default=None)
+
+
 class _Action(Struct, frozen=True):
-    """One line of a commit; only what adds a file counts here."""
+    """One line of a commit; only what adds a file, and who says so, counts here."""
 
     add: _Added | None = None
+    about: _About | None = field(name="commitInfo", default=None)
 
 
 def boot() -> str:
@@ -56,20 +65,33 @@ def sync_commits(folder: Path, first: int, last: int) -> None:
         _sync(path)
 
 
-def take_back(folder: Path, last: int) -> int:
+def take_back(folder: Path, last: int, run: str) -> int:
     """Remove the commits behind `last`, the newest first, so that a crash leaves no gap; how many files they were.
-    Nothing goes when what would be left is no table: Delta has cleaned its log up since, or it is another table."""
+    Nothing goes when what would be left is no table: Delta has cleaned its log up since, or it is another table. Nor
+    when one of them is not of `run`."""
     log = folder / LOG
     if not _is_whole(log, last):
         return 0
     numbered = ((match, file) for file in log.iterdir() if (match := _COMMIT.match(file.name)))
     later = sorted(((int(match[1]), file) for match, file in numbered if int(match[1]) > last), reverse=True)
+    if not all(_may_go(file, run) for number, file in later if file.name == f"{number:020}.json"):
+        return 0
     for _, file in later:
         file.unlink()
     if later:
         (log / _LAST_CHECKPOINT).unlink(missing_ok=True)
         _sync(log)
     return len(later)
+
+
+def _may_go(commit: Path, run: str) -> bool:
+    """Whether a commit is of this run; or torn: then nobody has synced it, and so nobody goes by it."""
+    try:
+        lines = commit.read_bytes().splitlines()
+        told = [action.about for line in lines if (action := msgspec.json.decode(line, type=_Action)).about]
+    except msgspec.MsgspecError:
+        return True
+    return not lines or any(about is not None and about.user_metadata == run for about in told)
 
 
 def _is_whole(log: Path, last: int) -> bool:
