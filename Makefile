@@ -111,6 +111,12 @@ kafka: $(TEST_READY) ## One Kafka on loopback until Ctrl-C (ARGS='--port 9092 --
 demo: $(TEST_READY) ## A vehicle fleet and one application, counted to the last message
 	@exec $(BIN)/python examples/fleet/demo.py $(ARGS)
 
+.PHONY: cluster-demo
+cluster-demo: $(TEST_READY) ## etcd, Redis, Kafka and three brokers, of which one is killed under load: all is counted
+	@scripts/debian-packages cluster
+	@$(BIN)/python scripts/kafka
+	@exec $(BIN)/python examples/cluster/demo.py $(ARGS)
+
 .PHONY: faults
 faults: ## Kills, full disks and torn files, 20 rounds each (SEED=N as a run has printed it)
 	@$(MAKE) --no-print-directory --jobs=4 kafka-jars spark-classes

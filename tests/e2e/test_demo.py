@@ -21,9 +21,9 @@ STORY_S = 600
 MARK = "FLEET_DEMO_MARK"
 
 
-def start(mark: str, *options: str) -> subprocess.Popen[str]:
+def start(mark: str, *options: str, demo: Path = DEMO) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, str(DEMO), *options],
+        [sys.executable, str(demo), *options],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
