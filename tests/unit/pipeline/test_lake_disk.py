@@ -74,7 +74,9 @@ def test_nothing_is_taken_back_beside_what_another_one_has_committed(
 
 
 @pytest.mark.promise("pipeline-2")
-@pytest.mark.parametrize("left", [b"", bytes(40), b'{"commitInfo": {"userMeta'], ids=["empty", "zeros", "cut"])
+@pytest.mark.parametrize(
+    "left", [b"", bytes(40), b'{"commitInfo": {"userMeta'], ids=["empty", "zeros", "cut"]
+)
 def test_a_commit_that_is_torn_is_taken_back(lake: Path, left: bytes) -> None:
     """Nobody has synced it, so nobody goes by it; and nobody can read the table as long as it is there."""
     (lake / f"_delta_log/{3:020}.json").write_bytes(left)

@@ -154,8 +154,8 @@ class Lake:
             self._note({one.partition: one.end})
 
     def _noted_version(self) -> int:
-        """The last commit that lake.db knows of, -1 for none. What is later, of the run that it names, is taken back after
-        a loss of power."""
+        """The last commit that lake.db knows of, -1 for none. After a loss of power what is later is taken back, if it
+        is of the run that lake.db names."""
         asked = "SELECT version, boot, run FROM lake_version LEFT JOIN lake_run USING (id)"
         row = self.file.connection.execute(asked).fetchone()
         if row is None:
