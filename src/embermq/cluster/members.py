@@ -169,6 +169,15 @@ class Members(GroupMembers):
                     link, slot, _Change(Unsubscribe(1, tuple(of_slot)), tuple(of_slot), gather.answered)
                 )
 
+    def give_up(self, link: Link) -> None:
+        client = self._clients.get(link)
+        for member in list(client.members.values()) if client is not None else ():
+            if member.far is None:  # nothing has been sent
+                was_asked, member.asked = list(member.asked.values()), {}
+                why = f"the node of slot {member.slot} does not answer"
+                for asked in was_asked:
+                    asked.answered(_refused(asked, why))
+
     def _ask(self, link: Link, slot: int, asked: _Change) -> None:
         member = self._member(link, slot)
         if member is None:
@@ -344,8 +353,7 @@ class Members(GroupMembers):
             far.close()
         was_asked, member.asked = list(member.asked.values()), {}
         for asked in was_asked:
-            refusal: tuple[int, str] = (ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, why)
-            asked.answered(None if far is not None else dict.fromkeys(asked.names, refusal))
+            asked.answered(None if far is not None else _refused(asked, why))
         if not client.is_there:
             return
         is_known = self._known[member.slot].get(client.session.client_id) == client.session.generation
@@ -429,6 +437,10 @@ class Members(GroupMembers):
         counters.messages_sent_qos_0 += not packet.qos
         counters.payload_bytes_sent += len(packet.payload)
         self._state.parts_sent += 2 if packet.qos else 1  # it goes in one
+
+
+def _refused(asked: _Change, why: str) -> Answers:
+    return dict.fromkeys(asked.names, (ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, why))
 
 
 class _AnswersOfSlots:

@@ -42,6 +42,10 @@ class GroupMembers(ABC):
         """Likewise, for groups that it is to leave."""
 
     @abstractmethod
+    def give_up(self, link: Link) -> None:
+        """Answer what a client has asked of slots that have not been reached: it does not hold, and never will."""
+
+    @abstractmethod
     def connected(self, link: Link, session: Session) -> None:
         """A client is there, its CONNACK is queued."""
 

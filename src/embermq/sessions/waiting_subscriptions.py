@@ -110,9 +110,18 @@ class WaitingSubscriptions:
         self, link: Link, ask: Callable[[Answered], None], then: Callable[[Answers], None]
     ) -> None:
         """Have other slots change what a client is a member of; `then` is called once with what they say, possibly
-        before this returns. When nobody knows what they have done the connection ends."""
+        before this returns. When the time is over, who has not been asked is no more, and refuses; when nobody knows
+        what they have done the connection ends."""
         told: list[Answers] = []
-        waiting = self._wait(link, lambda: then(told[0]) if told else None, partial(_end, link))
+
+        def give_up() -> None:
+            members = self._state.share.members
+            if members is not None:
+                members.give_up(link)
+            if not waiting.is_over:
+                _end(link)
+
+        waiting = self._wait(link, lambda: then(told[0]) if told else None, give_up)
 
         def answered(answers: Answers | None) -> None:
             if waiting.is_over:
@@ -136,7 +145,8 @@ class WaitingSubscriptions:
 
         def end() -> None:
             give_up()
-            self._go_on(waiting)
+            if not waiting.is_over:
+                self._go_on(waiting)
 
         waiting.timer = self._state.timers.at(due_ms, end)
         return waiting

@@ -159,6 +159,28 @@ def test_a_slot_that_has_no_node_is_said_to_have_none(version: ProtocolVersion, 
     assert not client.ended
 
 
+@pytest.mark.parametrize(
+    ("version", "code"), [(ProtocolVersion.V5, int(FAILED)), (ProtocolVersion.V311, 0x80)]
+)
+def test_a_slot_whose_node_cannot_be_reached_is_said_not_to_answer(
+    version: ProtocolVersion, code: int
+) -> None:
+    """A call takes longer than a client waits for. What it has not been asked by then it is never asked."""
+    node = Node()
+    client = node.hand.connects("c", version=version)
+    client.does(
+        Subscribe(3, (Subscription(OTHER, 1), Subscription("plain", 1))),
+        Subscribe(4, (Subscription(OWN, 1),)),
+    )
+    node.hand.settle()
+    assert not client.all(Suback)
+    node.hand.passes(s=11)
+    assert [packet.reason_codes for packet in client.all(Suback)] == [(code, 1), (1,)]
+    assert not client.ended
+    _, far = node.opens()
+    assert not far.packets
+
+
 @pytest.mark.parametrize("ends", [True, False])
 def test_what_nobody_knows_the_outcome_of_is_not_answered(ends: bool) -> None:
     node = Node()
