@@ -87,11 +87,10 @@ def take_back(folder: Path, last: int, run: str) -> int:
 def _may_go(commit: Path, run: str) -> bool:
     """Whether a commit is of this run; or torn: then nobody has synced it, and so nobody goes by it."""
     try:
-        lines = commit.read_bytes().splitlines()
-        told = [action.about for line in lines if (action := msgspec.json.decode(line, type=_Action)).about]
+        actions = [msgspec.json.decode(line, type=_Action) for line in commit.read_bytes().splitlines()]
     except msgspec.MsgspecError:
         return True
-    return not lines or any(about is not None and about.user_metadata == run for about in told)
+    return not actions or run in [one.about.user_metadata for one in actions if one.about is not None]
 
 
 def _is_whole(log: Path, last: int) -> bool:
