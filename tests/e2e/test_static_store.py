@@ -30,6 +30,13 @@ QUICK = {"sql.timeout_s": 3.0}
 SOON_S = 60.0
 
 
+@pytest.fixture(params=["postgres", pytest.param("mariadb", marks=pytest.mark.in_faults)])
+def sql_server(request: pytest.FixtureRequest) -> SqlServer:
+    """What both servers have in common; that they have is for contracts and `integration/test_sql_database.py`."""
+    server: SqlServer = request.getfixturevalue(request.param)
+    return server
+
+
 def embermq(*words: str | Path, stdin: str = "", code: int = 0) -> str:
     done = run_program(*words, stdin=stdin)
     assert done.returncode == code, (done.returncode, done.stdout, done.stderr)

@@ -93,6 +93,7 @@ def test_what_was_under_way_comes_again_with_its_packet_ids(
         run(scenario(broker, pipeline), 300)
 
 
+@pytest.mark.in_faults
 @pytest.mark.timeout(400)
 @pytest.mark.promise("application-8")
 def test_what_many_clients_had_under_way_comes_again_when_their_logs_have_lost_all(

@@ -46,7 +46,7 @@ def build(folder: Path) -> str:
 @pytest.mark.promise("queues-2", "queues-9", "queues-14", "queues-16", "queues-17", "queues-23")
 @pytest.mark.promise("queues-34", "queues-35")
 @pytest.mark.long_rounds
-@pytest.mark.parametrize("place", ["embedded", "servers"])
+@pytest.mark.parametrize("place", ["embedded", pytest.param("servers", marks=pytest.mark.in_faults)])
 def test_the_broker_dies_at_any_step(
     place: str, seed: int, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

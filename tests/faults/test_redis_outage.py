@@ -100,7 +100,9 @@ async def catch_up(broker: BrokerProcess) -> None:
 
 
 @pytest.mark.promise("device-1", "device-9", "device-11")
-@pytest.mark.parametrize("dies", ["", "meanwhile", "catching up"])
+@pytest.mark.parametrize(
+    "dies", [*(pytest.param(when, marks=pytest.mark.in_faults) for when in ("", "meanwhile")), "catching up"]
+)
 def test_nothing_is_refused_and_everything_arrives_once_in_order(
     broker: BrokerProcess, redis_server: RedisServer, dies: str
 ) -> None:

@@ -111,6 +111,7 @@ def judge_under_load(
     nothing_is_left(broker, nodes, fleets[0])
 
 
+@pytest.mark.in_faults
 @pytest.mark.promise("device-1", "device-9", "device-11", "repositories-1")
 def test_the_broker_is_killed(
     seed: int, kafka: KafkaServer, redis_server: RedisServer, tmp_path: Path
@@ -129,6 +130,7 @@ def test_the_broker_is_killed(
         judge_under_load(broker, [redis_server], random, trouble)
 
 
+@pytest.mark.in_faults
 @pytest.mark.promise("device-1", "device-9", "device-11", "repositories-1")
 @pytest.mark.parametrize("appendfsync", ["always", "everysec"])
 def test_redis_is_killed(seed: int, appendfsync: Fsync, kafka: KafkaServer, tmp_path: Path) -> None:
@@ -208,7 +210,7 @@ def test_a_master_of_the_cluster_is_killed(
 
 
 @pytest.mark.promise("device-1", "device-9", "device-11", "repositories-1")
-@pytest.mark.parametrize("way", ["killed", "stopped"])
+@pytest.mark.parametrize("way", [pytest.param("killed", marks=pytest.mark.in_faults), "stopped"])
 def test_redis_is_away_for_seconds(
     seed: int, way: str, kafka: KafkaServer, redis_server: RedisServer, tmp_path: Path
 ) -> None:

@@ -257,6 +257,7 @@ def test_a_stalled_client_is_bounded_and_slows_nobody(place: Place) -> None:
     assert [one.entry.offset for one in stalled.came] == list(range(1_000))
 
 
+@pytest.mark.in_faults
 @pytest.mark.promise("application-3")
 def test_kafka_is_killed_and_comes_back_while_clients_read(place: Place) -> None:
     log, quiet = place.log("app"), place.log("quiet")
@@ -439,6 +440,7 @@ def test_a_stalled_member_is_bounded(place: Place, shared: KafkaSharedFeeds) -> 
     assert [one.entry.offset for one in member.came] == list(range(1_000))
 
 
+@pytest.mark.in_faults
 @pytest.mark.promise("application-11")
 def test_members_go_on_when_kafka_comes_back(place: Place, shared: KafkaSharedFeeds) -> None:
     log = place.names.shared_log("t")

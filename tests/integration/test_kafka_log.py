@@ -122,6 +122,7 @@ def _all_payloads(stores: KafkaStores) -> list[bytes]:
             found += [decode_record(frame).message.payload for frame in iter_frames(batch.body)]
 
 
+@pytest.mark.in_faults
 def test_a_kill_of_kafka_in_mid_flight_loses_and_repeats_nothing(
     stores: KafkaStores, kafka: KafkaServer, seed: int
 ) -> None:

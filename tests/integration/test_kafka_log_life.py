@@ -198,6 +198,7 @@ def test_logs_are_made_as_configured_and_a_wrong_number_of_partitions_is_told_at
     assert place.logs.failing == ""
 
 
+@pytest.mark.in_faults
 @pytest.mark.promise("application-2")
 def test_while_kafka_is_away_a_client_waits_so_long_and_an_end_is_not_forgotten(
     kafka: KafkaServer, monkeypatch: pytest.MonkeyPatch

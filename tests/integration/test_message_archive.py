@@ -32,6 +32,13 @@ def sink_of(url: str, data_dir: Path) -> MessageServer:
     return sink
 
 
+@pytest.fixture(params=["postgres", pytest.param("mariadb", marks=pytest.mark.in_faults)])
+def sql_server(request: pytest.FixtureRequest) -> SqlServer:
+    """Both answer alike: `contracts/test_message_store.py`."""
+    server: SqlServer = request.getfixturevalue(request.param)
+    return server
+
+
 def typed(*words: str | Path, url: str, code: int = 0) -> str:
     """What a command prints, on either stream; the URL is in its environment."""
     done = subprocess.run(

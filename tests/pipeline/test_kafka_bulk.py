@@ -114,6 +114,7 @@ def test_each_partition_is_read_once_for_all_and_those_that_were_apart_join(
         assert (feed.totals["entries"], feed.totals["rejected"], feed.missing) == (len(good), 2, 0)
 
 
+@pytest.mark.in_faults
 @pytest.mark.promise("cluster-21", "pipeline-2", "pipeline-13")
 def test_copies_and_ends_of_transactions_move_positions_and_count_as_nothing(
     spark: SparkSession, kafka_log: LogInKafka, places: Places

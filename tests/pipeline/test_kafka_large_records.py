@@ -165,6 +165,7 @@ def test_what_a_log_may_not_take_is_rejected_to_the_byte_and_carried_when_it_may
         wait_until(is_carried, HEALED_S, "what it takes now is carried", poll_s=0.2)
 
 
+@pytest.mark.in_faults
 @pytest.mark.timeout(400)
 @pytest.mark.promise("pipeline-4", "pipeline-14")
 def test_what_even_the_topic_for_rejected_records_does_not_take_is_known_by_its_position(

@@ -532,6 +532,7 @@ def test_a_store_that_goes_away_ends_the_job_with_one_sentence(
     assert report.resumed and report.counts.written == 20
 
 
+@pytest.mark.in_faults
 def test_sqlite_again_changes_nothing(runner: Runner, old: OldBroker) -> None:
     old.fill(clients=5, messages=40, now_ms=NOW_MS)
     first = runner.run("sqlite", piece_rows=80)

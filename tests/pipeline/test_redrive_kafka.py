@@ -33,6 +33,7 @@ async def consume(broker: BrokerProcess, found: list[tuple[str, int, int]]) -> N
     client.close()
 
 
+@pytest.mark.in_faults
 @LEFT_OPEN
 @pytest.mark.promise("queues-34", "queues-35", "pipeline-1", "pipeline-12")
 def test_each_goes_back_once_whoever_is_killed(

@@ -370,6 +370,7 @@ def test_a_backup_says_what_it_does_not_have(broker: BrokerProcess, tmp_path: Pa
     assert "sessions" in made.stdout and "are not in it" in made.stdout
 
 
+@pytest.mark.in_faults
 def test_a_log_that_lost_its_end_uses_no_position_twice(
     broker: BrokerProcess, kafka: KafkaServer, redis_server: RedisServer
 ) -> None:
