@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from cryptography import x509
+from cryptography.x509.oid import ExtendedKeyUsageOID
 from tests.support.broker_process import EMBERMQ, START_S, BrokerProcess, free_port
 from tests.support.raw_client import RawClient, dial
 
@@ -83,3 +84,17 @@ def test_an_authority_that_cannot_sign_is_left_alone(tmp_path: Path) -> None:
     before = (tmp_path / "ca.pem").read_bytes()
     assert "has no authority that can sign" in certs("client", "two", "--folder", tmp_path, code=1)
     assert (tmp_path / "ca.pem").read_bytes() == before
+
+
+def test_a_nodes_certificate_is_for_both_ends_and_has_its_key(tmp_path: Path) -> None:
+    said = tomllib.loads(certs("node", "::1", "box", "--folder", tmp_path))["cluster"]
+    path = Path(said["cert"])
+    assert path == tmp_path / "node-__1.pem" and path.stat().st_mode & 0o77 == 0
+    assert Path(said["ca"]) == tmp_path / "ca.pem"
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_cert_chain(path)
+    usage = x509.load_pem_x509_certificate(path.read_bytes()).extensions.get_extension_for_class(
+        x509.ExtendedKeyUsage
+    )
+    assert {ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH} == set(usage.value)
+    assert "--replace" in certs("node", "::1", "--folder", tmp_path, code=1)

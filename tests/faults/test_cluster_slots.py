@@ -23,6 +23,7 @@ from tests.support.waiting import wait_for
 
 from embermq.cluster.slots import slot_of
 from embermq.mqtt.wire.packets import Puback, Publish, Subscription
+from embermq.tools.certificates import Authority
 
 WAIT_S = 90.0
 LEASE_S = 2
@@ -34,11 +35,20 @@ RETAINED, ROUNDS = 200, 4
 
 
 def node(
-    etcd: EtcdServer, servers: dict[str, object], folder: Path, name: str, *, pipeline: bool = False
+    etcd: EtcdServer,
+    servers: dict[str, object],
+    folder: Path,
+    name: str,
+    *,
+    pipeline: bool = False,
+    tls: Authority | None = None,
 ) -> BrokerProcess:
     settings = servers | {"cluster.etcd": f"{etcd.url}/cars", "cluster.lease_ttl_s": LEASE_S}
     settings |= {"cluster.node": name, "cluster.slots": SLOTS, "cluster.listen": f"127.0.0.1:{free_port()}"}
     settings |= {"queues.enabled": False, "device.queue_limit": 60_000}
+    if tls is not None:
+        certificate = tls.node(["127.0.0.1"], days=1, replace=True).rename(folder / f"{name}.pem")
+        settings |= {"cluster.cert": certificate, "cluster.ca": tls.certificate_file}
     return BrokerProcess(folder / name, pipeline=pipeline, settings=settings)
 
 
@@ -50,9 +60,10 @@ def nodes(
     *,
     spare: bool = False,
     pipeline: bool = False,
+    tls: Authority | None = None,
 ) -> Iterator[list[BrokerProcess]]:
-    """One for each slot, by slot, and one that stands by."""
-    make = partial(node, etcd, servers, folder, pipeline=pipeline)
+    """One for each slot, by slot, and one that stands by. With `tls` they speak that with one another."""
+    make = partial(node, etcd, servers, folder, pipeline=pipeline, tls=tls)
     found = [make(name) for name in ("zero", "one")]
     with ExitStack() as started:
         for each in found:
@@ -118,11 +129,21 @@ class AnyPlace(Place):
         return self.random.choice(self.ports)
 
 
-@pytest.mark.promise("cluster-3", "cluster-5")
+async def read_certificates_again(node: BrokerProcess) -> None:
+    before = node.output_size()
+    os.kill(node.pid, signal.SIGHUP)
+    await wait_for(lambda: b"certificates read again" in node.output_from(before), WAIT_S, node.output())
+
+
+@pytest.mark.promise("cluster-3", "cluster-5", "cluster-22")
 def test_a_client_may_connect_to_any_node_and_reaches_all_clients(
     etcd: EtcdServer, servers: dict[str, object], tmp_path: Path
 ) -> None:
+    """What nodes say to one another is encrypted."""
+
     async def scenario(found: list[BrokerProcess]) -> None:
+        for each in found:
+            await read_certificates_again(each)
         clients = []
         for home in range(SLOTS):
             for by in range(SLOTS):
@@ -140,7 +161,7 @@ def test_a_client_may_connect_to_any_node_and_reaches_all_clients(
             topics = [message.topic for message in client.messages if message.qos]
             assert sorted(topics) == sorted(f"a/{qos}/{n}" for qos in (1, 2) for n in range(len(clients)))
 
-    with nodes(etcd, servers, tmp_path) as found:
+    with nodes(etcd, servers, tmp_path, tls=Authority(tmp_path / "authority")) as found:
         run(scenario(found))
         for each in found:
             status, told = asked(each, "/ready")

@@ -6,19 +6,24 @@ from functools import partial
 
 from embermq.app.cluster_side import ClusterSide
 from embermq.app.config import Settings
+from embermq.app.errors import StartError
+from embermq.cluster.settings import ClusterSettings
 from embermq.cluster.slots import own_id, slot_of
+from embermq.edge.node_tls import NodeTls
 from embermq.edge.settings import Address
+from embermq.edge.tls import TlsFileError
 from embermq.mqtt.wire.packets import Connect
 from embermq.sessions.state import BrokerState
 
 
 class ClusterHomes:
-    """By the client's slot, and the node that has that now."""
+    """By the client's slot, and the node that has that now. Raises StartError for certificates that cannot be used."""
 
     def __init__(self, settings: Settings, cluster: ClusterSide) -> None:
         self._slots = settings.cluster.slots
         self._by_user = settings.clients.username_as_client_id
         self._cluster = cluster
+        self._tls = _node_tls(settings.cluster)
 
     @property
     def slot(self) -> int:
@@ -45,6 +50,11 @@ class ClusterHomes:
         """See `edge.node_link.Homes`."""
         return self._cluster.secret
 
+    @property
+    def tls(self) -> NodeTls | None:
+        """See `edge.node_link.Homes`."""
+        return self._tls
+
     def divide(self, state: BrokerState) -> None:
         """Have the broker serve this node's clients alone."""
         state.share.is_own = self._is_own
@@ -53,3 +63,12 @@ class ClusterHomes:
 
     def _is_own(self, client_id: str) -> bool:
         return slot_of(client_id, self._slots) == self._cluster.slot
+
+
+def _node_tls(settings: ClusterSettings) -> NodeTls | None:
+    if not settings.cert:
+        return None
+    try:
+        return NodeTls(settings.cert, settings.ca)
+    except TlsFileError as error:
+        raise StartError(f"cluster.{error.name}: {error}") from error

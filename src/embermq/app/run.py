@@ -416,6 +416,8 @@ class _Application:
             await server.open_for_nodes(
                 address, self._cluster.slot, peers.inflow.take_unstored, peers.members_of
             )
+        except TlsFileError as error:
+            raise StartError(f"cluster.{error.name}: {error}") from error
         except OSError as error:
             raise StartError(f"cluster.listen: cannot listen on {address}: {_told(error)}") from error
 

@@ -21,6 +21,7 @@ from embermq.edge.settings import parse_address as parse_listener
 
 if TYPE_CHECKING:
     from embermq.app.config import Settings
+    from embermq.cluster.settings import ClusterSettings
     from embermq.durability.retention import QueryPolicy
     from embermq.pipeline.settings import QueryName
 
@@ -85,11 +86,7 @@ def check_slots(settings: Settings) -> None:
     listen = node_address(cluster.listen, "cluster.listen")
     if cluster.advertise:
         node_address(cluster.advertise, "cluster.advertise")
-    if not (listen.is_loopback or cluster.plaintext):
-        raise ValueError(
-            f"cluster.listen: {listen} is not on loopback, and what nodes say to one another is not encrypted: use a "
-            "network that is, and set cluster.plaintext"
-        )
+    _check_encryption(cluster, listen)
     if parse_address(settings.stores.session).cluster:
         raise ValueError(
             "cluster.slots: each slot has a database of the Redis, and a Redis Cluster has one; use redis://"
@@ -108,6 +105,19 @@ def check_slots(settings: Settings) -> None:
         )
     if settings.pipeline.enabled:
         _check_queries(settings)
+
+
+def _check_encryption(cluster: ClusterSettings, listen: Address) -> None:
+    for given, missing in (("cert", "ca"), ("ca", "cert")):
+        if getattr(cluster, given) and not getattr(cluster, missing):
+            raise ValueError(f"cluster.{missing}: needed with cluster.{given}")
+    if cluster.cert and cluster.plaintext:
+        raise ValueError("cluster.plaintext: has no effect, with cluster.cert nodes speak TLS")
+    if not (listen.is_loopback or cluster.cert or cluster.plaintext):
+        raise ValueError(
+            f"cluster.listen: {listen} is not on loopback, and what nodes say to one another is not encrypted: set "
+            "cluster.cert and cluster.ca, or, in a network that sees to that, cluster.plaintext"
+        )
 
 
 def _check_queries(settings: Settings) -> None:

@@ -1,4 +1,4 @@
-"""`embermq certs`: an authority of one's own, with certificates of servers and clients."""
+"""`embermq certs`: an authority of one's own, with certificates of servers, clients and nodes of a cluster."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 
 from embermq.cli.terminal import group
 
-app = group("Certificates of an own authority: server, client.")
+app = group("Certificates of an own authority: server, client, node.")
 
 Folder = Annotated[
     Path, typer.Option("--folder", metavar="DIRECTORY", help="Where authority and certificates are.")
@@ -54,3 +54,21 @@ def client(
     authority = Authority(folder.absolute())
     certificate, key = authority.client(name, days=days, replace=replace)
     print(f"--cafile {authority.certificate_file} --cert {certificate} --key {key}")
+
+
+@app.command("node")
+def node(
+    hosts: Annotated[list[str], typer.Argument(metavar="HOST...", help="What other nodes call this one by.")],
+    *,
+    folder: Folder = Path("embermq-nodes"),
+    days: Days = _DAYS,
+    replace: Replace = False,
+) -> None:
+    """Sign a certificate for a node of a cluster. The authority is made the first time, for nodes alone."""
+    from embermq.tools.certificates import Authority
+
+    authority = Authority(folder.absolute())
+    certificate = authority.node(hosts, days=days, replace=replace)
+    print("[cluster]")
+    for name, path in {"cert": certificate, "ca": authority.certificate_file}.items():
+        print(f"{name} = {json.dumps(str(path))}")

@@ -27,7 +27,13 @@ class ClusterSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     advertise: str = ""
     """How other nodes reach that, when it is not by `listen`."""
     plaintext: bool = False
-    """Whether `listen` may be elsewhere than on loopback: what nodes say to one another is not encrypted."""
+    """Whether `listen` may be elsewhere than on loopback without `cert`: then what nodes say is not encrypted."""
+    cert: str = ""
+    """File with this node's certificate, for the name or address that others call it by, those between it and the
+    root, and its private key (PEM). With it nodes speak TLS, and let in whose certificate `ca` has signed. Read again
+    at SIGHUP."""
+    ca: str = ""
+    """File with the certificates of those who sign the nodes' certificates (PEM), and nobody else's."""
 
     def __repr__(self) -> str:
         """Without passwords, so that no log can hold them."""

@@ -121,7 +121,7 @@ class ClientDoor(asyncio.Protocol):
 
     async def _call(self, connect: Connect, slot: int, address: Address) -> None:
         try:
-            far, nonce = await call_node(address, partial(_FarSide, self))
+            far, nonce = await call_node(address, self._homes.tls, partial(_FarSide, self))
         except (OSError, EOFError) as error:
             why = "too slow" if isinstance(error, TimeoutError) else str(error)
             self._refuse(connect, f"the node of slot {slot}, {address}, does not answer: {why}")

@@ -81,7 +81,7 @@ class MemberLinks:
             return
         link = _MemberLink(members, member, address, self._open)
         try:
-            far, nonce = await call_node(address, link.awaits)
+            far, nonce = await call_node(address, self._homes.tls, link.awaits)
         except (OSError, EOFError) as error:
             why = "too slow" if isinstance(error, TimeoutError) else str(error)
             members.over(member, f"the node of slot {member.slot}, {address}, does not answer: {why}")
@@ -139,7 +139,7 @@ class MemberLinks:
         if address is None:
             raise OSError("nobody has the slot")
         answer: asyncio.Future[list[str]] = asyncio.get_running_loop().create_future()
-        far, nonce = await call_node(address, partial(_Answer, answer))
+        far, nonce = await call_node(address, self._homes.tls, partial(_Answer, answer))
         try:
             asked = MembersAsked(slot=slot, of=self._slot, node=self._own_address(), over=over)
             far.write(encode_introduction(asked, nonce, self._homes.secret()))

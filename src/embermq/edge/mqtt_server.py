@@ -16,9 +16,10 @@ from embermq.edge.listener_settings import Listener
 from embermq.edge.listening_sockets import Factory, Handshakes, Listening, bind
 from embermq.edge.node_door import NodeDoor, NodeListenerContext
 from embermq.edge.node_link import Homes
-from embermq.edge.settings import Address, ClientSettings, OwnSettings, UnixAddress
+from embermq.edge.node_tls import node_listener
+from embermq.edge.settings import Address, ClientSettings, UnixAddress
 from embermq.edge.tick_loop import TickLoop
-from embermq.edge.tls import context_of
+from embermq.edge.tls import TlsFileError, context_of
 from embermq.intake.broker import Broker
 from embermq.mqtt.wire.reason_codes import ReasonCode
 
@@ -69,13 +70,15 @@ class MqttServer:
         members_of: Callable[[int], list[str]],
     ) -> None:
         """Listen for other nodes, which hand over clients of this node's slot; `take` gets records of messages that
-        they send, `members_of` names sessions here of another slot's clients. Raises OSError."""
+        they send, `members_of` names sessions here of another slot's clients. Raises OSError, TlsFileError."""
         assert self._homes is not None, "there is a cluster"
+        listener = node_listener(address, self._homes.tls)
+        context = context_of(listener)
         door = NodeListenerContext(
             self._broker,
             self._ticks,
             self._gate,
-            Listener("node", address, OwnSettings(), None, None, "cluster", frozenset()),
+            listener,
             Admission(ClientSettings(), self._broker.state.counters),  # their own nodes have counted them
             connect_timeout_s=self._settings.connect_timeout_s,
         )
@@ -90,7 +93,7 @@ class MqttServer:
         )
         self._doors.append(door)
         self._listening.append((door, listening))
-        listening.serve(None)
+        listening.serve(context)
 
     def leave_node(self, slot: int, address: Address) -> None:
         """End connections of clients that were handed to this node, which has the slot no more, and of members that it
@@ -168,8 +171,18 @@ class MqttServer:
             listener = door.listener
             if listener.tls is None:
                 continue
-            done.append((listener, listening.reload(listener)))
+            done.append((listener, listening.reload(listener) or self._reload_calls(listener)))
         return done
+
+    def _reload_calls(self, listener: Listener) -> str:
+        """Of the same files, where other nodes come in; "" or why not."""
+        tls = self._homes.tls if self._homes is not None and listener.kind == "node" else None
+        try:
+            if tls is not None:
+                tls.reload()
+        except TlsFileError as error:
+            return f"{listener.key(error.name)}: {error}"
+        return ""
 
     @property
     def listeners(self) -> list[Listener]:

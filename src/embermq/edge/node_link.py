@@ -18,6 +18,7 @@ from typing import Protocol
 import msgspec
 from msgspec import Struct
 
+from embermq.edge.node_tls import NodeTls
 from embermq.edge.settings import Address
 from embermq.mqtt.wire.packets import Connect
 
@@ -98,6 +99,11 @@ class Homes(Protocol):
         """What the nodes have in common."""
         ...
 
+    @property
+    def tls(self) -> NodeTls | None:
+        """By which nodes encrypt what they say, and know one another; None when they do not."""
+        ...
+
 
 Introduction = Introduced | Messages | MemberOf | MembersAsked
 
@@ -134,7 +140,7 @@ def read_introduction(
 
 
 async def call_node(
-    address: Address, protocol: Callable[[asyncio.Future[bytes]], asyncio.Protocol]
+    address: Address, tls: NodeTls | None, protocol: Callable[[asyncio.Future[bytes]], asyncio.Protocol]
 ) -> tuple[asyncio.Transport, bytes]:
     """Connect to another node; returns what it begins with, of which `protocol` tells. Raises OSError, also when it
     takes too long, and EOFError."""
@@ -143,7 +149,10 @@ async def call_node(
     far = None
     try:
         async with asyncio.timeout(CALL_S):
-            far, _ = await loop.create_connection(lambda: protocol(nonce), address.host, address.port)
+            context = tls.calls if tls is not None else None
+            far, _ = await loop.create_connection(
+                lambda: protocol(nonce), address.host, address.port, ssl=context
+            )
             return far, await nonce
     except BaseException:
         if far is not None:

@@ -67,7 +67,7 @@ class NodeSender:
             if address is not None:
                 ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
                 try:
-                    far, nonce = await call_node(address, partial(_Ending, ended))
+                    far, nonce = await call_node(address, self._homes.tls, partial(_Ending, ended))
                     far.write(encode_introduction(Messages(slot=slot), nonce, self._homes.secret()))
                     self._far[slot] = far
                     while not ended.done() and self._homes.address_of(slot) == address:

@@ -14,6 +14,7 @@ PROTOCOLS = {
     "wss": ("http/1.1",),
     "https": ("http/1.1",),
     "grpcs": ("h2",),
+    "node": ("embermq-node",),
 }
 """What is agreed on by ALPN."""
 VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
@@ -66,6 +67,17 @@ def server_context(settings: TlsSettings, protocols: tuple[str, ...]) -> ssl.SSL
         context.verify_mode = ssl.CERT_REQUIRED if required else ssl.CERT_OPTIONAL
         _load_authorities(context, settings)
     context.sslobject_class = _Handshake
+    return context
+
+
+def node_context(settings: TlsSettings) -> ssl.SSLContext:
+    """For calls to other nodes of a cluster: they have to show a certificate that `ca` has signed, for the name or
+    address that is called, and are shown this one's. Raises TlsFileError."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = VERSIONS[settings.min_version]
+    context.set_alpn_protocols(list(PROTOCOLS["node"]))
+    _load_certificate(context, settings)
+    _load_authorities(context, settings)
     return context
 
 

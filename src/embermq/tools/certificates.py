@@ -36,6 +36,7 @@ CLOCKS_DIFFER = timedelta(hours=1)
 """A certificate holds from that long ago, for machines whose clock is behind."""
 _HOST = re.compile(r"(?!-)[A-Za-z0-9_*-]{1,63}(\.[A-Za-z0-9_-]{1,63})*")
 _FILE = re.compile(r"[A-Za-z0-9_@+=-][A-Za-z0-9_.@+=-]{0,63}")
+_NOT_IN_FILES = re.compile(r"[^A-Za-z0-9_.-]")
 
 
 class Authority:
@@ -72,6 +73,17 @@ class Authority:
         files = self._files(name, replace=replace)
         return self._sign(files, name, ExtendedKeyUsageOID.CLIENT_AUTH, None, days)
 
+    def node(self, hosts: Sequence[str], *, days: int, replace: bool = False) -> Path:
+        """A certificate for these names and addresses with its key in one file, for both ends of connections between
+        nodes of a cluster; the file is named after the first of them."""
+        names = x509.SubjectAlternativeName([_host(host) for host in hosts])
+        path = self.folder / f"node-{_NOT_IN_FILES.sub('_', hosts[0])}.pem"
+        _check_absent([path], replace=replace)
+        both = (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH)
+        certificate, key = self._signed(hosts[0], both, names, days)
+        _write(path, certificate + key, 0o600)
+        return path
+
     def _make(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         key = generate_private_key(SECP256R1())
@@ -84,9 +96,7 @@ class Authority:
 
     def _files(self, name: str, *, replace: bool) -> tuple[Path, Path]:
         files = self.folder / f"{name}.pem", self.folder / f"{name}.key"
-        there = [str(path) for path in files if path.exists()]
-        if there and not replace:
-            raise UserError(f"{' and '.join(there)} already there; --replace makes another one")
+        _check_absent(files, replace=replace)
         return files
 
     def _sign(
@@ -97,6 +107,19 @@ class Authority:
         names: x509.SubjectAlternativeName | None,
         days: int,
     ) -> tuple[Path, Path]:
+        certificate, key = self._signed(name, (purpose,), names, days)
+        _write(files[1], key, 0o600)
+        _write(files[0], certificate, 0o644)
+        return files
+
+    def _signed(
+        self,
+        name: str,
+        purposes: Sequence[x509.ObjectIdentifier],
+        names: x509.SubjectAlternativeName | None,
+        days: int,
+    ) -> tuple[bytes, bytes]:
+        """A certificate and its key, as PEM."""
         now, authority_end = datetime.now(UTC), self._certificate.not_valid_after_utc
         if authority_end <= now:
             raise UserError(
@@ -108,14 +131,18 @@ class Authority:
         builder = _builder(subject, self._certificate.subject, key.public_key(), end)
         builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         builder = builder.add_extension(_usage(signs_certificates=False), critical=True)
-        builder = builder.add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
+        builder = builder.add_extension(x509.ExtendedKeyUsage(purposes), critical=False)
         signer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
         builder = builder.add_extension(signer, critical=False)
         if names is not None:
             builder = builder.add_extension(names, critical=False)
-        _write(files[1], _key_pem(key), 0o600)
-        _write(files[0], builder.sign(self._key, SHA256()).public_bytes(Encoding.PEM), 0o644)
-        return files
+        return builder.sign(self._key, SHA256()).public_bytes(Encoding.PEM), _key_pem(key)
+
+
+def _check_absent(files: Sequence[Path], *, replace: bool) -> None:
+    there = [str(path) for path in files if path.exists()]
+    if there and not replace:
+        raise UserError(f"{' and '.join(there)} already there; --replace makes another one")
 
 
 def _builder(

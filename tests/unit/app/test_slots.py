@@ -78,6 +78,9 @@ def test_what_another_slot_has_not_read_is_not_dropped_whatever_the_policy_is(
         (with_cluster(listen="unix:/a"), "is not HOST:PORT"),
         (with_cluster(advertise="box"), "^cluster.advertise: "),
         (with_cluster(listen="0.0.0.0:7946"), "is not on loopback"),
+        (with_cluster(cert="node.pem"), "^cluster.ca: needed with cluster.cert"),
+        (with_cluster(ca="ca.pem"), "^cluster.cert: needed with cluster.ca"),
+        (with_cluster(cert="node.pem", ca="ca.pem", plaintext=True), "^cluster.plaintext: has no effect"),
         (replace(TWO, stores=replace(TWO.stores, session="redis+cluster://box")), "a Redis Cluster has one"),
         (
             replace(TWO, pipeline=PipelineSettings(enabled=True)),
@@ -147,3 +150,4 @@ def test_the_pipeline_of_a_slot_does_not_run_apart_from_its_node(
 
 def test_off_loopback_what_nodes_say_has_to_be_allowed_in_the_clear() -> None:
     check_slots(with_cluster(listen="192.0.2.1:7946", plaintext=True, advertise="box:7946"))
+    check_slots(with_cluster(listen="192.0.2.1:7946", cert="node.pem", ca="ca.pem"))

@@ -84,6 +84,8 @@ class OfAnotherNode:
     def home_of(self, _: Packet) -> tuple[int, Address | None]:
         return 1, self._node
 
+    tls = None
+
     def secret(self) -> bytes:
         return b"s"
 
@@ -116,7 +118,7 @@ class Scene:
             cast(ConnectionSlot, SimpleNamespace(refusal=None)),
         )
 
-        async def call_node(_: Address, protocol: Any) -> tuple[asyncio.Transport, bytes]:
+        async def call_node(_: Address, _tls: None, protocol: Any) -> tuple[asyncio.Transport, bytes]:
             self.far.protocol = protocol(asyncio.get_running_loop().create_future())
             return self.far, b"n" * 16
 

@@ -28,6 +28,7 @@ class TwoNodes:
     """This one and one more, which listens at `there`."""
 
     there = Address("127.0.0.1", 0)
+    tls = None
 
     def address_of(self, slot: int) -> Address:
         return self.there if slot == THERE else Address("127.0.0.1", 1)

@@ -26,7 +26,7 @@ def test_a_slot_has_moved_also_from_a_node_that_was_not_reached(
         called, told = asyncio.Event(), asyncio.Event()
         moved: list[tuple[int, Address]] = []
 
-        async def call_node(address: Address, _: object) -> object:
+        async def call_node(address: Address, *_: object) -> object:
             called.set()
             raise ConnectionRefusedError
 
@@ -36,7 +36,7 @@ def test_a_slot_has_moved_also_from_a_node_that_was_not_reached(
 
         monkeypatch.setattr(node_messages, "RETRY_S", 0.001)
         monkeypatch.setattr(node_messages, "call_node", call_node)
-        homes = cast(Homes, SimpleNamespace(address_of=lambda _: at[0]))
+        homes = cast(Homes, SimpleNamespace(address_of=lambda _: at[0], tls=None))
         sender = NodeSender(homes, (1,), hear)
         sender.start()
         async with asyncio.timeout(WAIT_S):

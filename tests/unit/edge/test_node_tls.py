@@ -1,0 +1,173 @@
+"""Nodes of a cluster speak TLS with one another, and with nobody else."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import ssl
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import cast
+
+import pytest
+from tests.support.broker_process import free_port
+from tests.support.certificates import Authority as Clients
+from tests.support.hand_driven import HandDrivenBroker
+
+from embermq.access.authentication.gate import Gate
+from embermq.edge.mqtt_server import MqttServer
+from embermq.edge.node_link import NONCE_BYTES, Homes, NonceReader, call_node
+from embermq.edge.node_tls import NodeTls
+from embermq.edge.settings import Address, ClientSettings
+from embermq.edge.tick_loop import TickLoop
+from embermq.edge.tls import TlsFileError
+from embermq.tools.certificates import Authority
+
+WAIT_S = 60
+HERE = "127.0.0.1"
+
+
+class OneNode:
+    """Of a cluster whose nodes speak TLS."""
+
+    def __init__(self, tls: NodeTls) -> None:
+        self.tls = tls
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path / "nodes")
+
+
+def node_tls(authority: Authority, *hosts: str) -> NodeTls:
+    certificate = authority.node(hosts or (HERE,), days=1, replace=True)
+    return NodeTls(str(certificate), str(authority.certificate_file))
+
+
+@asynccontextmanager
+async def listening(tls: NodeTls) -> AsyncIterator[tuple[MqttServer, Address]]:
+    """A node's real door."""
+    hand = HandDrivenBroker()
+    homes = cast(Homes, OneNode(tls))
+    server = MqttServer(hand.broker, cast(TickLoop, _Ticks()), cast(Gate, None), ClientSettings(), homes)
+    address = Address(HERE, free_port())
+    await server.open_for_nodes(address, 0, lambda _: None, lambda _: [])
+    try:
+        yield server, address
+    finally:
+        await server.stop()
+
+
+class _Ticks:
+    """Nobody comes so far that the broker has to do anything."""
+
+    async def drain(self, _s: float) -> None:
+        pass
+
+    def wake(self) -> None:
+        pass
+
+
+async def nonce_from(address: Address, tls: NodeTls | None) -> bytes:
+    """What a caller is greeted with. Raises OSError, EOFError."""
+    async with asyncio.timeout(WAIT_S):
+        far, nonce = await call_node(address, tls, NonceReader)
+    far.abort()
+    return nonce
+
+
+def test_nodes_with_certificates_of_their_authority_reach_one_another(authority: Authority) -> None:
+    async def scenario() -> None:
+        async with listening(node_tls(authority)) as (_, address):
+            assert len(await nonce_from(address, node_tls(authority, "192.0.2.9"))) == NONCE_BYTES
+
+    asyncio.run(scenario())
+
+
+def without_certificate(authority: Authority) -> ssl.SSLContext:
+    return ssl.create_default_context(cafile=str(authority.certificate_file))
+
+
+def with_a_clients(authority: Authority) -> ssl.SSLContext:
+    """Signed by another authority."""
+    context = without_certificate(authority)
+    context.load_cert_chain(Clients(authority.folder / "clients").client())
+    return context
+
+
+def with_a_servers(authority: Authority) -> ssl.SSLContext:
+    """Of the right authority, and not for calls."""
+    context = without_certificate(authority)
+    context.load_cert_chain(*authority.server([HERE], days=1))
+    return context
+
+
+async def greeting(address: Address, context: ssl.SSLContext) -> bytes:
+    """Raises OSError, EOFError."""
+    reader, writer = await asyncio.open_connection(address.host, address.port, ssl=context)
+    try:
+        return await reader.readexactly(NONCE_BYTES)
+    finally:
+        writer.transport.abort()
+
+
+@pytest.mark.parametrize("context_of", [without_certificate, with_a_clients, with_a_servers])
+def test_who_has_no_certificate_of_a_node_is_refused(
+    authority: Authority, context_of: Callable[[Authority], ssl.SSLContext]
+) -> None:
+    async def scenario() -> None:
+        async with listening(node_tls(authority)) as (_, address), asyncio.timeout(WAIT_S):
+            with pytest.raises((OSError, EOFError)):
+                await greeting(address, context_of(authority))
+
+    asyncio.run(scenario())
+
+
+def test_who_does_not_speak_tls_is_told_nothing(authority: Authority) -> None:
+    async def scenario() -> None:
+        async with listening(node_tls(authority)) as (_, address), asyncio.timeout(WAIT_S):
+            reader, writer = await asyncio.open_connection(address.host, address.port)
+            writer.write(b"\0" * 100)
+            told = await reader.read()
+            assert len(told) < NONCE_BYTES, "an alert at most"
+            writer.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_node_calls_nobody_who_has_another_name_or_authority(authority: Authority, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        own = node_tls(authority, "192.0.2.9")
+        for wrong in (node_tls(authority, "192.0.2.8"), node_tls(Authority(tmp_path / "other"))):
+            async with listening(wrong) as (_, address):
+                with pytest.raises(ssl.SSLCertVerificationError):
+                    await nonce_from(address, own)
+
+    asyncio.run(scenario())
+
+
+def test_certificates_are_read_again(authority: Authority, tmp_path: Path) -> None:
+    """Both for who comes and for who is called; files that cannot be used change nothing."""
+
+    async def scenario() -> None:
+        other = Authority(tmp_path / "other")
+        tls = node_tls(authority)
+        async with listening(tls) as (server, address):
+            other.node([HERE], days=1).replace(tls.settings.cert)
+            shutil.copy(other.certificate_file, authority.certificate_file)
+            assert [problem for _, problem in server.reload_certificates()] == [""]
+            assert await nonce_from(address, tls)
+            assert await nonce_from(address, node_tls(other))
+            shutil.copy(other.certificate_file, tls.settings.cert)  # without a key
+            ((listener, problem),) = server.reload_certificates()
+            assert problem.startswith("cluster.cert: ") and "node" in str(listener)
+            assert await nonce_from(address, tls)
+
+    asyncio.run(scenario())
+
+
+def test_a_file_that_cannot_be_read_is_named(authority: Authority, tmp_path: Path) -> None:
+    with pytest.raises(TlsFileError, match="cannot read") as told:
+        NodeTls(str(authority.node([HERE], days=1)), str(tmp_path / "none.pem"))
+    assert told.value.name == "ca"
