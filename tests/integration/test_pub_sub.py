@@ -91,6 +91,44 @@ def test_a_shared_subscription_and_a_plain_one_get_what_is_published_live(
     assert sorted(done(found[0])) == sorted("onetwo\n")
 
 
+def test_a_kept_session_goes_on_where_it_was(broker: BrokerProcess, name: str) -> None:
+    kept = ("sub", "-t", f"{name}/#", "-c", "-i", name, "-q", "2")
+    done(typed(broker, "pub", "-t", f"{name}/old", "-m", "old", "-r", "-q", "2"))
+    assert done(typed(broker, *kept, "-C", "1")) == "old\n"
+    lines = [f"line {number}" for number in range(6)]
+    done(typed(broker, "pub", "-t", f"{name}/a", "-l", "-q", "2", stdin="\n".join(lines)))
+    done(typed(broker, "pub", "-t", f"{name}/a", "-m", "at least once"))
+    assert done(typed(broker, *kept, "-C", "2")).splitlines() == lines[:2]
+    rest = done(typed(broker, *kept, "-C", "5", "--json")).splitlines()
+    told = [json.loads(line) for line in rest]
+    assert [(each["payload"], each["qos"]) for each in told] == [
+        *((line, 2) for line in lines[2:]),
+        ("at least once", 1),
+    ]
+    left = typed(broker, *kept, "-C", "1", "-W", "1")
+    assert (left.returncode, left.stderr) == (1, "embermq: 0 of 1 messages in 1 s\n")
+
+
+def test_qos_2_is_published_once_with_its_properties_or_refused_with_a_reason(
+    broker: BrokerProcess, name: str
+) -> None:
+    given = ("--content-type", "text/plain", "--user-property", "a=b", "-r")
+    done(typed(broker, "pub", "-t", name, "-m", "x", "-q", "2", *given))
+    line = done(typed(broker, "sub", "-t", name, "-C", "1", "-q", "2", "--json"))
+    found = json.loads(line)
+    assert (found["qos"], found["content_type"], found["properties"]) == (2, "text/plain", [["a", "b"]])
+    refused = typed(broker, "pub", "-t", "$SYS/x", "-m", "x", "-q", "2")
+    assert refused.returncode == 1 and refused.stderr.startswith("embermq: $SYS/x: refused with 0x90")
+    wildcard = typed(broker, "pub", "-t", "a/#", "-m", "x", "-q", "2")
+    assert wildcard.returncode == 2 and "a/#" in wildcard.stderr
+    away = run_program("sub", "-p", str(free_port()), "-h", "127.0.0.1", "-t", "a", "-c", "-i", name)
+    assert away.returncode == 1 and "Connection refused" in away.stderr
+    for one in (refused, wildcard, away):
+        assert one.stderr.startswith("embermq: ") and one.stderr.count("\n") == 1, one.stderr
+    shown = httpx.get(f"http://127.0.0.1:{broker.http_port}/api/v1/clients?match=embermq-*&limit=100").json()
+    assert not [each for each in shown if not each["connected"]], "no session of pub is left"
+
+
 def test_as_a_user_over_tls(own_broker: BrokerProcess, tmp_path: Path) -> None:
     authority = Authority(tmp_path / "certificates")
     server = authority.server()
@@ -118,13 +156,15 @@ def test_as_a_user_over_tls(own_broker: BrokerProcess, tmp_path: Path) -> None:
     [
         (("pub", "-t", "a"), "say once what to publish"),
         (("pub", "-t", "a", "-m", "x", "-n"), "say once what to publish"),
-        (("pub", "-t", "a", "-m", "x", "-q", "2"), "QoS 2 is not offered"),
         (("pub", "-t", "a", "-m", "x", "--user-property", "x"), "'x' is no user property: NAME=VALUE"),
         (("pub", "-t", "a", "-m", "x", "--delay", "1"), "--delay is for queues, and 'a' is none"),
         (("pub", "-t", "a", "-m", "x", "-P", "x"), "a password needs a user name"),
         (("pub", "-t", "a", "-m", "x", "--key", "x"), "--key goes with --cert"),
         (("sub", "-t", "a", "-t", "a"), "-t names the same twice"),
         (("sub", "-t", "a", "--group", "g"), "are for queues"),
+        (("sub", "-t", "a", "-c"), "-c keeps the session of a client id, -i ID"),
+        (("sub", "-t", "$queue/a", "-c", "-i", "x"), "queues have --group for that"),
+        (("sub", "-t", "a", "-x", "5"), "-x goes with -c"),
     ],
 )
 def test_what_cannot_be_is_said_before_anybody_is_asked(words: tuple[str, ...], told: str) -> None:

@@ -16,11 +16,13 @@ import typer
 
 from embermq_client.client import Client
 from embermq_client.errors import ClientError
+from embermq_client.link import Options
 
 CONTEXT_SETTINGS = {"help_option_names": ["--help"]}
 """`-h` is the host, as it is with Mosquitto's programs."""
 PASSWORD_VARIABLE = "MQTT_PASSWORD"
 PORT, PORT_OF_TLS = 1883, 8883
+KEEPALIVE_S, CONNECT_TIMEOUT_S = 30, 10.0
 
 Host = Annotated[str, typer.Option("-h", "--host", metavar="HOST", help="The broker.")]
 Port = Annotated[
@@ -69,17 +71,31 @@ class Connection:
 
     def client(self) -> Client:
         """Not connected yet. Raises BadParameter, OSError."""
+        options = self.options()
+        return Client(
+            options.host,
+            options.port,
+            client_id=options.client_id,
+            username=options.username,
+            password=options.password,
+            tls=options.tls,
+        )
+
+    def options(self) -> Options:
+        """The same for a connection of another kind."""
         trusted = self._trusted()
         password = self._password()
         if password is not None and self.username is None:
             raise typer.BadParameter("a password needs a user name: -u NAME")
-        return Client(
-            self.host,
-            self.port or (PORT if trusted is None else PORT_OF_TLS),
+        return Options(
+            host=self.host,
+            port=self.port or (PORT if trusted is None else PORT_OF_TLS),
             client_id=self.client_id or f"embermq-{secrets.token_hex(6)}",
             username=self.username,
             password=password,
             tls=trusted,
+            keepalive_s=KEEPALIVE_S,
+            connect_timeout_s=CONNECT_TIMEOUT_S,
         )
 
     def _password(self) -> str | None:

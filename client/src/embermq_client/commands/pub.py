@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
+from collections.abc import AsyncIterator
 from concurrent.futures import CancelledError
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
+from embermq.mqtt.wire.properties import Properties
 from embermq_client.commands.connecting import (
     CONTEXT_SETTINGS,
     CaFile,
@@ -28,13 +31,15 @@ from embermq_client.commands.connecting import (
     carry_out,
     pairs,
 )
+from embermq_client.commands.kept import KeptSession
 from embermq_client.message import QUEUE_PREFIX
 
 __all__ = ["CONTEXT_SETTINGS", "command"]
 
 LINES_WAITING_MAX = 100
 EXPIRY_S_MAX = 4_294_967_295
-QOS_2 = "QoS 2 is not offered: what a lost connection sends again would be a new message; take 1"
+EXCHANGE_S = 300
+"""How long a broker keeps the session of QoS 2 after a lost connection: more than anybody waits for an answer."""
 
 
 Topic = Annotated[
@@ -52,7 +57,10 @@ Empty = Annotated[
     bool, typer.Option("-n", "--null-message", help="No payload: with -r deletes what is retained.")
 ]
 Qos = Annotated[
-    int, typer.Option("-q", "--qos", min=0, max=2, help="0, or 1: it is done when the broker has stored it.")
+    int,
+    typer.Option(
+        "-q", "--qos", min=0, max=2, help="1, or 2: it is done when the broker has stored it, 2: once."
+    ),
 ]
 Retain = Annotated[bool, typer.Option("-r", "--retain", help="Keep it for later subscribers.")]
 Expiry = Annotated[
@@ -115,22 +123,20 @@ def command(
     """Publish to a topic or a queue."""
     if sum((message is not None, file is not None, lines, whole, empty)) != 1:
         raise typer.BadParameter("say once what to publish: -m TEXT, -f FILE, -l, -s, or -n")
-    if qos == 2:
-        raise typer.BadParameter(QOS_2)
     connection = Connection(
         host=host, port=port, client_id=client_id, username=username, password=password,
         password_file=password_file, tls=tls, cafile=cafile, cert=cert, key=private_key,
     )  # fmt: skip
-    properties = {
-        "MessageExpiryInterval": expiry,
-        "ContentType": content_type,
-        "ResponseTopic": response_topic,
-        "CorrelationData": None if correlation is None else correlation.encode(),
-    }
-    others = {name: value for name, value in properties.items() if value is not None}
-    asked = pairs(user_property) + _of_queue(topic, key=key, dedup_id=dedup_id, delay=delay)
+    given = Properties(
+        message_expiry_interval=expiry,
+        content_type=content_type,
+        response_topic=response_topic,
+        correlation_data=None if correlation is None else correlation.encode(),
+        user_properties=pairs(user_property) + _of_queue(topic, key=key, dedup_id=dedup_id, delay=delay),
+    )
     one = None if lines else _payload(message, file, whole=whole)
-    carry_out(_publish(connection, topic, one, asked, {"qos": qos, "retain": retain, **others}))
+    publish = _publish_once if qos == 2 else partial(_publish, qos=qos)
+    carry_out(publish(connection, topic, given, _messages(one), retain=retain))
 
 
 def _payload(message: str | None, file: Path | None, *, whole: bool) -> bytes:
@@ -160,20 +166,44 @@ def _of_queue(
 async def _publish(
     connection: Connection,
     topic: str,
-    one: bytes | None,
-    asked: tuple[tuple[str, str], ...],
-    options: dict[str, Any],
+    given: Properties,
+    messages: AsyncIterator[bytes],
+    *,
+    qos: int,
+    retain: bool,
 ) -> None:
-    """`one`, or else the lines that come on standard input: one after the other, so in their order."""
+    """One after the other, so in their order."""
+    names = {
+        "MessageExpiryInterval": given.message_expiry_interval,
+        "ContentType": given.content_type,
+        "ResponseTopic": given.response_topic,
+        "CorrelationData": given.correlation_data,
+    }
+    others = {name: value for name, value in names.items() if value is not None}
     async with connection.client() as client:
-        if one is not None:
-            await client.publish(topic, one, asked, **options)
-            return
-        lines: asyncio.Queue[bytes] = asyncio.Queue(LINES_WAITING_MAX)
-        reading = threading.Thread(target=_read_lines, args=(asyncio.get_running_loop(), lines), daemon=True)
-        reading.start()
-        while line := await lines.get():
-            await client.publish(topic, line.removesuffix(b"\n").removesuffix(b"\r"), asked, **options)
+        async for payload in messages:
+            await client.publish(topic, payload, given.user_properties, qos=qos, retain=retain, **others)
+
+
+async def _publish_once(
+    connection: Connection, topic: str, given: Properties, messages: AsyncIterator[bytes], *, retain: bool
+) -> None:
+    """The same at QoS 2, on a session that outlives a lost connection and nothing else."""
+    async with KeptSession(connection.options(), expiry_s=EXCHANGE_S, is_new=True) as session:
+        async for payload in messages:
+            await session.publish(topic, payload, given, retain=retain)
+
+
+async def _messages(one: bytes | None) -> AsyncIterator[bytes]:
+    """`one`, or else the lines that come on standard input."""
+    if one is not None:
+        yield one
+        return
+    lines: asyncio.Queue[bytes] = asyncio.Queue(LINES_WAITING_MAX)
+    reading = threading.Thread(target=_read_lines, args=(asyncio.get_running_loop(), lines), daemon=True)
+    reading.start()
+    while line := await lines.get():
+        yield line.removesuffix(b"\n").removesuffix(b"\r")
 
 
 def _read_lines(loop: asyncio.AbstractEventLoop, lines: asyncio.Queue[bytes]) -> None:

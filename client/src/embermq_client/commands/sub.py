@@ -13,6 +13,8 @@ from typing import Annotated, Any
 
 import typer
 
+from embermq.mqtt.wire.packets import Publish
+from embermq.mqtt.wire.properties import Properties
 from embermq_client.commands.connecting import (
     CONTEXT_SETTINGS,
     CaFile,
@@ -28,6 +30,7 @@ from embermq_client.commands.connecting import (
     Username,
     carry_out,
 )
+from embermq_client.commands.kept import KeptSession
 from embermq_client.errors import ClientError
 from embermq_client.message import QUEUE_PREFIX, Message
 from embermq_client.queue import Consumer
@@ -36,6 +39,10 @@ from embermq_client.subscription import TopicMessage, TopicSubscription
 __all__ = ["CONTEXT_SETTINGS", "command"]
 
 PREFETCH_MAX = 65_535
+EXPIRY_S_MAX = 4_294_967_295
+"""As a session expiry: for ever, which a broker may shorten."""
+ONLY_OF_NEW, NEVER = 1, 2
+"""Retain handling: retained messages with a subscription that was not there before, or with none."""
 
 
 def command(
@@ -71,6 +78,23 @@ def command(
             "--start", metavar="POSITION", help="Of a queue and a new group: earliest, latest, a time."
         ),
     ] = None,
+    is_kept: Annotated[
+        bool,
+        typer.Option(
+            "-c", "--keep", help="Keep the session of -i: what comes meanwhile comes when it is there again."
+        ),
+    ] = False,
+    expiry: Annotated[
+        int | None,
+        typer.Option(
+            "-x",
+            "--session-expiry",
+            metavar="SECONDS",
+            min=1,
+            max=EXPIRY_S_MAX,
+            help="With -c: for so long; else for as long as the broker does.",
+        ),
+    ] = None,
     keep: Annotated[
         bool, typer.Option("--no-ack", help="Of a queue: do not settle; it is given back at the end.")
     ] = False,
@@ -94,7 +118,23 @@ def command(
         host=host, port=port, client_id=client_id, username=username, password=password,
         password_file=password_file, tls=tls, cafile=cafile, cert=cert, key=private_key,
     )  # fmt: skip
-    printer = _Printer(count, as_json=as_json, verbose=verbose, ends_lines=not no_line, fresh=fresh)
+    if is_kept and (client_id is None or any(topic.startswith(QUEUE_PREFIX) for topic in topics)):
+        raise typer.BadParameter("-c keeps the session of a client id, -i ID; queues have --group for that")
+    if expiry is not None and not is_kept:
+        raise typer.BadParameter("-x goes with -c")
+    printer = _Printer(
+        count, as_json=as_json, verbose=verbose, ends_lines=not no_line, fresh=fresh and not is_kept
+    )
+    if is_kept:
+        kept = KeptSession(
+            connection.options(),
+            expiry_s=EXPIRY_S_MAX if expiry is None else expiry,
+            is_new=False,
+            take=printer.take_packet,
+        )
+        retained = NEVER if fresh else ONLY_OF_NEW
+        carry_out(_keep(kept, topics, qos, printer, retain_handling=retained, wait_s=wait))
+        return
     prefetch = None if count is None else min(count, PREFETCH_MAX) if keep else 1
     consuming = {"group": group, "start": start, "prefetch": prefetch}
     carry_out(_subscribe(connection, topics, qos, printer, consuming, acks=not keep, wait_s=wait))
@@ -115,6 +155,10 @@ class _Printer:
         self._fresh = fresh
         self._at_terminal = sys.stdout.isatty()
 
+    def take_packet(self, packet: Publish) -> bool:
+        """The same of a packet."""
+        return self.take(_message_of(packet))
+
     def take(self, message: TopicMessage | Message) -> bool:
         """Whether it is on its way to the reader. Raises BrokenPipeError."""
         if self.is_full.is_set():
@@ -134,6 +178,22 @@ class _Printer:
         if self.count is not None and self.printed >= self.count:
             self.is_full.set()
         return True
+
+
+def _message_of(packet: Publish) -> TopicMessage:
+    given = packet.properties or Properties()
+    return TopicMessage(
+        topic=packet.topic,
+        payload=bytes(packet.payload),
+        qos=packet.qos,
+        retain=packet.retain,
+        properties=given.user_properties,
+        content_type=given.content_type,
+        response_topic=given.response_topic,
+        correlation=given.correlation_data,
+        expiry_s=given.message_expiry_interval,
+        is_text=given.payload_format_indicator == 1,
+    )
 
 
 def _shown(data: bytes) -> bytes:
@@ -185,27 +245,46 @@ async def _subscribe(
 ) -> None:
     """Until it is told to leave. Raises ClientError, also when the time was over before there were enough."""
     async with connection.client() as client, AsyncExitStack() as subscriptions:
-        tasks: list[asyncio.Future[object]] = [asyncio.ensure_future(printer.is_full.wait())]
-        try:
-            for topic in topics:
-                work: Coroutine[Any, Any, object]
-                if topic.startswith(QUEUE_PREFIX):
-                    consumer = await subscriptions.enter_async_context(
-                        client.queue(topic).consume(**consuming)
-                    )
-                    work = _consume(consumer, printer, acks=acks)
-                else:
-                    plain = await subscriptions.enter_async_context(client.subscribe(topic, qos=qos))
-                    work = _print(plain, printer)
-                tasks.append(asyncio.ensure_future(work))
-            done, _ = await asyncio.wait(tasks, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in tasks:
-                task.cancel()
-        for task in done:
-            task.result()
-        if not done and printer.count is not None:
-            raise ClientError(f"{printer.printed} of {printer.count} messages in {wait_s:g} s")
+        tasks: list[asyncio.Future[object]] = []
+        for topic in topics:
+            work: Coroutine[Any, Any, object]
+            if topic.startswith(QUEUE_PREFIX):
+                consumer = await subscriptions.enter_async_context(client.queue(topic).consume(**consuming))
+                work = _consume(consumer, printer, acks=acks)
+            else:
+                plain = await subscriptions.enter_async_context(client.subscribe(topic, qos=qos))
+                work = _print(plain, printer)
+            tasks.append(asyncio.ensure_future(work))
+        await _until_enough(tasks, printer, wait_s)
+
+
+async def _keep(
+    kept: KeptSession,
+    topics: list[str],
+    qos: int,
+    printer: _Printer,
+    *,
+    retain_handling: int,
+    wait_s: float | None,
+) -> None:
+    """The same over a session that is kept: a message is answered when it was printed."""
+    async with kept as session:
+        await session.subscribe(topics, qos=qos, retain_handling=retain_handling)
+        await _until_enough([asyncio.ensure_future(session.failed())], printer, wait_s)
+
+
+async def _until_enough(tasks: list[asyncio.Future[object]], printer: _Printer, wait_s: float | None) -> None:
+    """Or until one of the tasks, which it cancels, ends. Raises ClientError when the time was over before."""
+    tasks = [asyncio.ensure_future(printer.is_full.wait()), *tasks]
+    try:
+        done, _ = await asyncio.wait(tasks, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+    for task in done:
+        task.result()
+    if not done and printer.count is not None:
+        raise ClientError(f"{printer.printed} of {printer.count} messages in {wait_s:g} s")
 
 
 async def _print(subscription: TopicSubscription, printer: _Printer) -> None:
