@@ -45,59 +45,66 @@ ONLY_OF_NEW, NEVER = 1, 2
 """Retain handling: retained messages with a subscription that was not there before, or with none."""
 
 
+Topics = Annotated[
+    list[str],
+    typer.Option(
+        "-t", "--topic", metavar="FILTER", help="Topics; $share/GROUP/FILTER; $queue/NAME. Repeatable."
+    ),
+]
+Qos = Annotated[int, typer.Option("-q", "--qos", min=0, max=2, help="At most. Queues have 1.")]
+Count = Annotated[
+    int | None, typer.Option("-C", "--count", metavar="N", min=1, help="Leave after N messages.")
+]
+Wait = Annotated[
+    float | None,
+    typer.Option("-W", "--wait", metavar="SECONDS", min=0.001, max=1e9, help="Leave after that time."),
+]
+Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="The topic before each payload.")]
+NoLine = Annotated[
+    bool, typer.Option("-N", "--no-line-end", help="Nothing after a payload that it has not itself.")
+]
+Fresh = Annotated[bool, typer.Option("-R", "--no-retained", help="Only what is published from now on.")]
+AsJson = Annotated[bool, typer.Option("--json", help="An object a line, with the properties.")]
+Group = Annotated[str | None, typer.Option("--group", metavar="NAME", help="Of a queue: the consumer group.")]
+Start = Annotated[
+    str | None,
+    typer.Option("--start", metavar="POSITION", help="Of a queue and a new group: earliest, latest, a time."),
+]
+NoAck = Annotated[
+    bool, typer.Option("--no-ack", help="Of a queue: do not settle; it is given back at the end.")
+]
+Keep = Annotated[
+    bool,
+    typer.Option("-c", "--keep", help="Keep the session of -i, and go on where it was when it comes again."),
+]
+Expiry = Annotated[
+    int | None,
+    typer.Option(
+        "-x",
+        "--session-expiry",
+        metavar="SECONDS",
+        min=1,
+        max=EXPIRY_S_MAX,
+        help="With -c: for so long; else for as long as the broker does.",
+    ),
+]
+
+
 def command(
     *,
-    topics: Annotated[
-        list[str],
-        typer.Option(
-            "-t", "--topic", metavar="FILTER", help="Topics; $share/GROUP/FILTER; $queue/NAME. Repeatable."
-        ),
-    ],
-    qos: Annotated[int, typer.Option("-q", "--qos", min=0, max=2, help="At most. Queues have 1.")] = 1,
-    count: Annotated[
-        int | None, typer.Option("-C", "--count", metavar="N", min=1, help="Leave after N messages.")
-    ] = None,
-    wait: Annotated[
-        float | None,
-        typer.Option("-W", "--wait", metavar="SECONDS", min=0.001, max=1e9, help="Leave after that time."),
-    ] = None,
-    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="The topic before each payload.")] = False,
-    no_line: Annotated[
-        bool, typer.Option("-N", "--no-line-end", help="Nothing after a payload that it has not itself.")
-    ] = False,
-    fresh: Annotated[
-        bool, typer.Option("-R", "--no-retained", help="Only what is published from now on.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="An object a line, with the properties.")] = False,
-    group: Annotated[
-        str | None, typer.Option("--group", metavar="NAME", help="Of a queue: the consumer group.")
-    ] = None,
-    start: Annotated[
-        str | None,
-        typer.Option(
-            "--start", metavar="POSITION", help="Of a queue and a new group: earliest, latest, a time."
-        ),
-    ] = None,
-    is_kept: Annotated[
-        bool,
-        typer.Option(
-            "-c", "--keep", help="Keep the session of -i: what comes meanwhile comes when it is there again."
-        ),
-    ] = False,
-    expiry: Annotated[
-        int | None,
-        typer.Option(
-            "-x",
-            "--session-expiry",
-            metavar="SECONDS",
-            min=1,
-            max=EXPIRY_S_MAX,
-            help="With -c: for so long; else for as long as the broker does.",
-        ),
-    ] = None,
-    keep: Annotated[
-        bool, typer.Option("--no-ack", help="Of a queue: do not settle; it is given back at the end.")
-    ] = False,
+    topics: Topics,
+    qos: Qos = 1,
+    count: Count = None,
+    wait: Wait = None,
+    verbose: Verbose = False,
+    no_line: NoLine = False,
+    fresh: Fresh = False,
+    as_json: AsJson = False,
+    is_kept: Keep = False,
+    expiry: Expiry = None,
+    group: Group = None,
+    start: Start = None,
+    keep: NoAck = False,
     host: Host = "localhost",
     port: Port = None,
     client_id: ClientId = None,
