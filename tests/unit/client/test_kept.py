@@ -141,8 +141,12 @@ def test_what_was_taken_is_not_taken_again_and_what_was_not_is_not_answered() ->
         printed.append(packet.payload)
         return packet.payload != b"not taken"
 
-    sent = [Publish("t", b"a", 2, 7), Publish("t", b"not taken", 2, 8), Publish("t", b"b", 1, 9)]
-    again = [Publish("t", b"a", 2, 7, dup=True), Pubrel(7)]
+    sent: list[Packet] = [
+        Publish("t", b"a", 2, 7),
+        Publish("t", b"not taken", 2, 8),
+        Publish("t", b"b", 1, 9),
+    ]
+    again: list[Packet] = [Publish("t", b"a", 2, 7, dup=True), Pubrel(7)]
     server = Server(
         says(Pubrec, CUT, beside=sent), says(Pubcomp, CUT, is_there=True, beside=again), says(is_there=True)
     )
