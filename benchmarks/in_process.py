@@ -64,6 +64,9 @@ FANNED_OUT = 5
 """Messages of a round to all of these."""
 CONNECTS = 200
 PAYLOAD = b"x" * 64
+LARGE_MESSAGES = 3
+"""In one read, as a loop takes them from a socket at most."""
+LARGE_PAYLOAD = b"x" * 65_536
 PATIENCE = 2_000
 """Exchanges after which something must have been lost."""
 WARM_UP = 5
@@ -269,28 +272,32 @@ def _saying(client: Client, data: bytes) -> Callable[[], None]:
     return lambda: client.says(data)
 
 
-def _publishes(topic: str, qos: int, count: int = MESSAGES) -> bytes:
+def _publishes(topic: str, qos: int, count: int = MESSAGES, payload: bytes = PAYLOAD) -> bytes:
     return b"".join(
-        encode(Publish(topic, PAYLOAD, qos, number if qos else 0), V5) for number in range(1, count + 1)
+        encode(Publish(topic, payload, qos, number if qos else 0), V5) for number in range(1, count + 1)
     )
 
 
-async def pairs(bench: Bench, qos: int, *, prefix: str = "bench/") -> Work:
+async def pairs(bench: Bench, qos: int, *, count: int = MESSAGES, payload: bytes = PAYLOAD) -> Work:
     """Each publisher has a subscriber of its own; all keep their sessions."""
+    prefix = "bench/"
     senders = [bench.client(f"sender-{number}") for number in range(PAIRS)]
     receivers = [
         bench.client(f"receiver-{number}-{number}", topic=f"{prefix}{number}", qos=qos)
         for number in range(PAIRS)
     ]
     everybody = senders + receivers
-    said = [_saying(sender, _publishes(f"{prefix}{number}", qos)) for number, sender in enumerate(senders)]
+    said = [
+        _saying(sender, _publishes(f"{prefix}{number}", qos, count, payload))
+        for number, sender in enumerate(senders)
+    ]
     await bench.settle(everybody)
     wanted = 0
     while True:
-        wanted += PAIRS * MESSAGES
+        wanted += PAIRS * count
         await bench.does(*said)
         await bench.exchange(everybody, receivers, wanted)
-        yield "message", PAIRS * MESSAGES
+        yield "message", PAIRS * count
 
 
 async def queue(bench: Bench) -> Work:
@@ -372,6 +379,7 @@ async def connects(bench: Bench, *, is_kept: bool) -> Work:
 WORKS: dict[str, Callable[[Bench], Work]] = {
     "qos1": lambda bench: pairs(bench, 1),
     "qos2": lambda bench: pairs(bench, 2),
+    "large": lambda bench: pairs(bench, 1, count=LARGE_MESSAGES, payload=LARGE_PAYLOAD),
     "away": away,
     "queue": queue,
     "fanout1": lambda bench: fanout(bench, 1),

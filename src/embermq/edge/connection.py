@@ -151,23 +151,26 @@ class Connection(Guest, asyncio.Protocol):
     def _go_on(self) -> None:
         if not self._may_decide():
             return
-        self._take_share(TURN_BYTES_MAX)
-        missing_bytes = self._decoder.missing_bytes
-        if missing_bytes and self._rest and self._may_decide():
-            self._take_share(missing_bytes)  # the rest of a large packet, which is one to decide
+        self._take_share()
+        if self._decoder.missing_bytes and self._rest and self._may_decide():
+            self._take_share()  # the rest of a packet that the share has cut
         self._read_more()
 
     def _may_decide(self) -> bool:
         return not (self._held or self.closing or self._transport is None)
 
-    def _take_share(self, size: int) -> None:
-        rest, at = self._rest, self._rest_at
-        end = at + size
+    def _take_share(self) -> None:
+        """So many bytes, or one packet that is larger: that is one to decide, and is not copied to be cut out."""
+        rest, at, decoder = self._rest, self._rest_at, self._decoder
+        missing_bytes = decoder.missing_bytes
+        wanted = missing_bytes or decoder.packet_bytes(memoryview(rest)[at:])
+        end = at + max(wanted, TURN_BYTES_MAX)
         if end < len(rest):
             self._rest_at = end
         else:
             self._rest, self._rest_at = b"", 0
-        self._take(memoryview(rest)[at:end] if self._decoder.missing_bytes else rest[at:end])
+        is_part = missing_bytes or wanted > TURN_BYTES_MAX
+        self._take(memoryview(rest)[at:end] if is_part else rest[at:end])
 
     def _read_more(self) -> None:
         if self._held or self.closing or self._transport is None:

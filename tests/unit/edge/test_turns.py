@@ -24,11 +24,13 @@ class Recorded(Connection):
         hand = HandDrivenBroker()
         super().__init__(cast(ListenerContext, SimpleNamespace(broker=hand.broker)), ConnectionSlot())
         self.taken: list[bytes] = []
+        self.kinds: list[type] = []
         self.hold_at = hold_at
 
     def _take(self, data: bytes | memoryview) -> None:
         self._decoder.feed(data)
         self.taken.append(bytes(data))
+        self.kinds.append(type(data))
         if len(self.taken) == self.hold_at:
             self._hold()
 
@@ -95,10 +97,31 @@ def test_a_large_packet_is_decided_in_one_turn_whatever_stands_around_it() -> No
         assert (len(connection.taken), transport.reads) == (3, True)
         connection.data_received(data[150_000 + 20_000 :])
         assert not connection._decoder.missing_bytes
-        assert (len(connection.taken), transport.reads) == (5, False)
+        assert (len(connection.taken), transport.reads) == (4, False)
         await turns(2)
         assert transport.reads
         assert b"".join(connection.taken) == data
+
+    asyncio.run(scenario())
+
+
+def test_each_of_several_large_packets_is_one_share_and_copied_once() -> None:
+    async def scenario() -> None:
+        connection, transport = attached()
+        connection._decoder = Decoder(Role.SERVER, version=ProtocolVersion.V311)
+        large = [
+            encode(Publish("a", bytes((number,)) * 65_536, 1, number), ProtocolVersion.V311)
+            for number in (1, 2, 3)
+        ]
+        connection.data_received(b"".join(large) + large[0][:30_000])
+        await turns(5)
+        assert connection.taken == [*large, large[0][:30_000]]
+        assert connection.kinds == [memoryview] * 4
+        assert connection._decoder.missing_bytes == len(large[0]) - 30_000
+        connection.data_received(large[0][30_000:] + large[1])
+        await turns(5)
+        assert connection.taken[4:] == [large[0][30_000:], large[1]]
+        assert transport.reads and connection._decoder.error is None
 
     asyncio.run(scenario())
 

@@ -40,6 +40,7 @@ PACKET_BYTES_MAX: Final = 268_435_460
 _PIECE_BYTES_MIN: Final = 4_096
 _LARGE_BYTES: Final = 32_768
 _HEAD_BYTES: Final = 2_048
+_FIXED_HEAD_BYTES: Final = 5
 _CACHED_TOPICS_MAX: Final = 65_536
 _CACHED_TOPIC_BYTES_MAX: Final = 256
 _CACHED_BLOCKS_MAX: Final = 4_096
@@ -157,8 +158,9 @@ class Decoder:
         return self._wanted - self._pending_bytes if self._pieces else 0
 
     def feed(self, data: bytes | memoryview) -> list[Packet]:
-        """Take what the socket gave and return the packets that are complete with it, in order. While bytes are missing
-        `data` may be a view, of bytes that do not change.
+        """Take what the socket gave and return the packets that are complete with it, in order. `data` may be a view, of
+        bytes that do not change: no byte of a payload is copied twice where bytes are missing, or one packet begins with it
+        and does not end before it.
 
         Never raises for what the peer sent: a bad packet ends the list, `error` says why, and further feeds
         return nothing. After a DISCONNECT further bytes are dropped [MQTT-3.14.4-1].
@@ -166,15 +168,19 @@ class Decoder:
         packets: list[Packet] = []
         if self.error is not None or self._ended:
             return packets
-        if self._pieces:
+        is_part = bool(self._pieces)
+        if not is_part and isinstance(data, memoryview):
+            self._wanted = self.packet_bytes(data)
+            is_part = self._wanted >= len(data)
+            if not is_part:
+                data = bytes(data)
+        if is_part:
             self._keep(data)
             if self._pending_bytes < self._wanted:
                 return packets
             data = self._take_pieces(packets)
             if not data:
                 return packets
-        elif isinstance(data, memoryview):
-            data = bytes(data)
         try:
             position = self._read_packets(data, packets)
         except ProtocolError as error:
@@ -185,6 +191,18 @@ class Decoder:
         if position < len(data) and not self._ended:
             self._keep(data[position:] if position else data)
         return packets
+
+    def packet_bytes(self, data: memoryview) -> int:
+        """The size of the packet that begins with `data`, 0 when that cannot be told yet or the packet is refused for
+        its first bytes. Only between packets, when no bytes are missing."""
+        opening = bytes(data[:_FIXED_HEAD_BYTES])
+        if not opening or not self._connected or self._ended:
+            return 0
+        try:
+            length, body = self._read_length(opening, 0, opening[0])
+        except ProtocolError:
+            return 0
+        return body + length if length >= 0 else 0
 
     def _keep(self, data: bytes | memoryview) -> None:
         """Small pieces gather in one buffer: a list of them would take more memory than what is in them."""

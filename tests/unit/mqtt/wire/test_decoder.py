@@ -159,7 +159,7 @@ def test_a_large_publish_is_the_same_however_it_is_cut(
     for start in range(first, len(data), piece):
         part = memoryview(data)[start : start + piece]
         assert decoder.missing_bytes <= len(data) - start
-        found += decoder.feed(part if decoder.missing_bytes else bytes(part))
+        found += decoder.feed(part)
     assert decoder.error is None
     assert found == packets
     assert (decoder.buffered_bytes, decoder.missing_bytes) == (0, 0)
@@ -176,8 +176,21 @@ def test_a_large_publish_is_refused_alike_whole_and_in_pieces(at: int, value: in
     whole.feed(bytes(data))
     for start in range(0, len(data), 10_000):
         cut.feed(bytes(data[start : start + 10_000]))
+    view = server(V5)
+    view.feed(memoryview(bytes(data)))
     assert whole.error is not None
-    assert repr(cut.error) == repr(whole.error)
+    assert repr(cut.error) == repr(view.error) == repr(whole.error)
+
+
+def test_a_packet_tells_its_size_before_it_is_there() -> None:
+    publish = memoryview(encode(Publish("a", b"x" * 50_000, 1, 1), V5))
+    assert server(V5).packet_bytes(publish) == server(V5).packet_bytes(publish[:4]) == len(publish)
+    assert server(V5).packet_bytes(publish[:3]) == server(V5).packet_bytes(publish[:0]) == 0
+    assert server(V5).packet_bytes(memoryview(b"\x36\xff\xff\x7f")) == 0, "its flags are refused"
+    assert Decoder(Role.SERVER).packet_bytes(publish) == 0, "before CONNECT"
+    small = Decoder(Role.SERVER, packet_bytes_max=1_000, version=V5)
+    assert small.packet_bytes(publish) == 0 and small.error is None
+    assert small.feed(publish) == [] and isinstance(small.error, PacketTooLarge)
 
 
 def test_only_leftover_bytes_are_kept() -> None:
