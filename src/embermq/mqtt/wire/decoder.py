@@ -158,9 +158,9 @@ class Decoder:
         return self._wanted - self._pending_bytes if self._pieces else 0
 
     def feed(self, data: bytes | memoryview) -> list[Packet]:
-        """Take what the socket gave and return the packets that are complete with it, in order. `data` may be a view, of
-        bytes that do not change: no byte of a payload is copied twice where bytes are missing, or one packet begins with it
-        and does not end before it.
+        """Take what the socket gave and return the packets that are complete with it, in order. `data` may be a
+        view, of bytes that do not change: no byte of a large payload is copied twice then, where bytes are missing or
+        one packet begins with the view and does not end before it.
 
         Never raises for what the peer sent: a bad packet ends the list, `error` says why, and further feeds
         return nothing. After a DISCONNECT further bytes are dropped [MQTT-3.14.4-1].
