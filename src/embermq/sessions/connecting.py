@@ -46,6 +46,7 @@ UNSPEAKABLE_IN_3 = frozenset(
 """Refusals for which MQTT 3.x has no return code."""
 
 
+V31_CLIENT_ID_CHARACTERS = 23
 STORE_AWAY = "sessions cannot be stored or read now"
 NO_ROOM = "the disk is full: neither a new session nor a will can be stored"
 MEMBER_NAME = "client ids that begin with $member/ are kept for members of shared subscriptions"
@@ -298,6 +299,9 @@ class Connecting:
             )
             if not empty_allowed or not self._state.terms_of(link).allow_empty_client_id:
                 return ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "the client id is empty"
+        elif self._is_too_long(packet) and not identity.is_member:
+            text = f"{len(packet.client_id)} characters, MQTT 3.1 allows {V31_CLIENT_ID_CHARACTERS}"
+            return ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, text
         if is_queue_name(client_id):
             return ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, QUEUE_NAME
         method = packet.properties.authentication_method if packet.properties is not None else None
@@ -307,6 +311,14 @@ class Connecting:
             return None
         found = self._refuses_will(link, packet.will, permissions)
         return (found.code, found.text) if found is not None else None
+
+    def _is_too_long(self, packet: Connect) -> bool:
+        """Whether the client id is one that MQTT 3.1 does not allow, and neither do the settings."""
+        return (
+            packet.version == ProtocolVersion.V31
+            and len(packet.client_id) > V31_CLIENT_ID_CHARACTERS
+            and not self._state.settings.long_client_ids_3_1
+        )
 
     def _set_window(self, session: Session, packet: Connect) -> None:
         asked = packet.properties.receive_maximum if packet.properties is not None else None

@@ -67,6 +67,8 @@ class MqttSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     or goes; or the one with the fewest messages unacknowledged."""
     allow_empty_client_id: bool = True
     """Whether a v3.1.1 or v5 client may leave its client id to us [MQTT-3.1.3-6]."""
+    long_client_ids_3_1: bool = True
+    """Whether a v3.1 client may have a client id of more than 23 characters; else it is refused with return code 2."""
     validate_payload_format: bool = False
     """Refuse, with 0x99, payloads that are announced as UTF-8 and are not [MQTT-3.3.2-4]."""
     server_reference: str = ""

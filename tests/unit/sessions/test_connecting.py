@@ -189,6 +189,21 @@ def test_a_long_client_id_is_taken_in_31(hand: HandDrivenBroker) -> None:
     assert connack(hand.connects("x" * 24, version=V31)).reason_code == 0
 
 
+@pytest.mark.parametrize(
+    ("length", "version", "code"), [(23, V31, 0), (24, V31, 2), (24, V311, 0), (24, V5, 0)]
+)
+def test_the_settings_may_hold_31_to_its_23_characters(
+    length: int, version: ProtocolVersion, code: int
+) -> None:
+    hand = HandDrivenBroker(mqtt=MqttSettings(long_client_ids_3_1=False))
+    link = hand.connects("é" * length, version=version)
+    assert (connack(link).reason_code, link.ended, len(hand.state.sessions)) == (
+        code,
+        bool(code),
+        int(not code),
+    )
+
+
 def test_an_authentication_method_is_refused(hand: HandDrivenBroker) -> None:
     link = hand.connects("c", properties=Properties(authentication_method="SCRAM-SHA-1"))
     assert connack(link).reason_code == 0x8C
