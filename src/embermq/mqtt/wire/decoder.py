@@ -168,13 +168,11 @@ class Decoder:
         packets: list[Packet] = []
         if self.error is not None or self._ended:
             return packets
-        is_part = bool(self._pieces)
-        if not is_part and isinstance(data, memoryview):
+        if isinstance(data, memoryview) and not self._pieces:
             self._wanted = self.packet_bytes(data)
-            is_part = self._wanted >= len(data)
-            if not is_part:
+            if self._wanted < len(data):
                 data = bytes(data)
-        if is_part:
+        if isinstance(data, memoryview) or self._pieces:
             self._keep(data)
             if self._pending_bytes < self._wanted:
                 return packets
