@@ -1,0 +1,73 @@
+"""A rolling restart: all nodes of a cluster are stopped and started again, one after another, under load."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from pathlib import Path
+from random import Random
+
+import pytest
+from tests.faults.fleet import V5, V311, Fleet
+from tests.faults.test_cluster_slots import WAIT_S, AnyPlace, nodes, serves_anew, starts
+from tests.support.broker_process import BrokerProcess
+from tests.support.etcd_server import EtcdServer
+from tests.support.mqtt_client import run
+from tests.support.waiting import wait_for
+
+MESSAGES = 150
+"""For each restart, from each publisher."""
+
+
+def stands_by(node: BrokerProcess, before: int) -> bool:
+    return b"stands by" in node.output_from(before)
+
+
+async def start_again(node: BrokerProcess) -> None:
+    """It was stopped; others have all slots."""
+    before = node.output_size()
+    node.launch()
+    await wait_for(partial(stands_by, node, before), WAIT_S, node.output())
+
+
+@pytest.mark.promise("cluster-7", "cluster-8")
+@pytest.mark.in_faults
+def test_all_nodes_are_restarted_in_turn_and_nothing_is_lost_or_doubled(
+    seed: int, etcd: EtcdServer, servers: dict[str, object], tmp_path: Path
+) -> None:
+    """As docs/cluster.md says: first the one that stands by, then each that serves, when the slot of the one before has
+    a node again."""
+    random = Random(seed)
+
+    async def scenario(found: list[BrokerProcess]) -> None:
+        fleet = Fleet(found[0].port, random, topics=5, window=50)
+        place = AnyPlace([each.port for each in found], random)
+        fleet.subscriber("steady-3.1.1", V311)
+        fleet.subscriber("steady-5", V5)
+        fleet.subscriber("restless", V5, restless_s=0.3)
+        for client in fleet.clients:
+            client.place = place
+        await fleet.start_subscribers()
+        fleet.start_publishers()
+        *serving, spare = found
+        fleet.allow(MESSAGES)
+        await wait_for(partial(stands_by, spare, 0), WAIT_S, spare.output())
+        assert await asyncio.to_thread(spare.stop) == 0
+        await start_again(spare)
+        for each in serving:
+            fleet.allow(MESSAGES)
+            before = starts(spare)
+            assert await asyncio.to_thread(each.stop) == 0
+            await wait_for(partial(serves_anew, spare, before), WAIT_S, "the one that stood by serves")
+            await start_again(each)
+            spare = each
+            fleet.check()
+        await wait_for(lambda: not any(each.allowance for each in fleet.publishers), WAIT_S, "all is taken")
+        await fleet.drain()
+        await fleet.stop()
+        assert fleet.acknowledged() == len(fleet.publishers) * len(found) * MESSAGES
+        fleet.judge()
+        assert not any("Traceback" in each.output() for each in found)
+
+    with nodes(etcd, servers, tmp_path, spare=True) as found:
+        run(scenario(found), 600)
