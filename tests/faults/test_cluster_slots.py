@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -16,7 +17,7 @@ import pytest
 from tests.faults.fleet import V5, V311, Fleet
 from tests.faults.test_cluster_guard import asked, has_left, stop_still
 from tests.faults.traffic import Place
-from tests.support.broker_process import BrokerProcess, free_port
+from tests.support.broker_process import EMBERMQ, BrokerProcess, free_port
 from tests.support.etcd_server import EtcdServer
 from tests.support.mqtt_client import MqttClient, run
 from tests.support.waiting import wait_for
@@ -129,6 +130,14 @@ class AnyPlace(Place):
         return self.random.choice(self.ports)
 
 
+def asked_of(node: BrokerProcess, client_id: str) -> str:
+    """What an operator is told who asks for a client of another node."""
+    words = [str(EMBERMQ), "sessions", "show", client_id, "--data-dir", str(node.data_dir)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=WAIT_S)
+    assert done.returncode == 1, done.stdout
+    return done.stderr
+
+
 async def read_certificates_again(node: BrokerProcess) -> None:
     before = node.output_size()
     os.kill(node.pid, signal.SIGHUP)
@@ -155,6 +164,8 @@ def test_a_client_may_connect_to_any_node_and_reaches_all_clients(
             for number, client in enumerate(clients):
                 await client.publish(f"a/{qos}/{number}", b"x", qos=qos)
         await tell_without_a_log(clients)
+        told = await asyncio.to_thread(asked_of, found[1], clients[0].client_id)
+        assert "slot 0 of the cluster, which node 'zero' on" in told
         await find_what_is_retained(found)
         for client in clients:
             await wait_for(partial(arrived, client, 2 * len(clients)), WAIT_S, client.client_id)

@@ -76,7 +76,8 @@ class ParkedDesk:
     def _find(self, client_id: str) -> Session:
         found = self._broker.state.sessions.get(client_id)
         if found is None:
-            raise NotFound(f"there is no session of the client id {client_id!r}")
+            elsewhere = self._broker.state.share.elsewhere(client_id)
+            raise NotFound(f"there is no session of the client id {client_id!r}{elsewhere}")
         return found
 
 

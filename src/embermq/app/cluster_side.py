@@ -72,6 +72,8 @@ class ClusterSide:
         self._slots = range(slots)
         self._serving: Mapping[int, Address] = {}
         """By slot the nodes that have one, as they were seen last."""
+        self._named: Mapping[int, str] = {}
+        """The same for operators."""
         self.secret = b""
         """What the nodes of a cluster with several slots have in common."""
         self.slot = 0
@@ -226,12 +228,19 @@ class ClusterSide:
         """Of the node that has it, for other nodes; None when nobody has it now."""
         return self._serving.get(slot)
 
+    def name_of(self, slot: int) -> str:
+        """Of the node that has it, and its machine, for operators; "" when nobody has it now."""
+        return self._named.get(slot, "")
+
     def _note(self, nodes: Sequence[NodeView]) -> None:
         """How other nodes are reached from now on."""
         if len(self._slots) == 1:
             return
         with suppress(StoreError):  # the next change tells it
             self.secret = self.membership.secret()
+        self._named = {
+            slot: f"{each.about.node!r} on {each.about.host}" for each in nodes for slot in each.slots
+        }
         self._serving = {
             slot: node_address(each.about.listen, f"node {each.about.node!r}")
             for each in nodes

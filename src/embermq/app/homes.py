@@ -58,8 +58,17 @@ class ClusterHomes:
     def divide(self, state: BrokerState) -> None:
         """Have the broker serve this node's clients alone."""
         state.share.is_own = self._is_own
+        state.share.elsewhere = self._elsewhere
         state.share.own_id = partial(own_id, slot=self._cluster.slot, slots=self._slots)
         state.share.packet_ids = self._slots, self._cluster.slot
+
+    def _elsewhere(self, client_id: str) -> str:
+        slot = slot_of(client_id, self._slots)
+        if slot == self._cluster.slot:
+            return ""
+        name = self._cluster.name_of(slot)
+        whose = f"node {name} has: ask that one" if name else "no node has now"
+        return f" on this node: it belongs to slot {slot} of the cluster, which {whose}"
 
     def _is_own(self, client_id: str) -> bool:
         return slot_of(client_id, self._slots) == self._cluster.slot

@@ -86,7 +86,7 @@ class MqttServer:
             await bind(address, ""),
             partial(NodeDoor, self._homes, slot, door, take=take, members_of=members_of),
             door.admission,
-            self._handshakes,
+            Handshakes(self._broker.state.counters),  # a storm of clients keeps no nodes apart
             handshake_s=self._settings.connect_timeout_s,
             proxied=False,
             on_refused=door.refused,

@@ -70,6 +70,10 @@ def _always(_client_id: str) -> bool:
     return True
 
 
+def _nowhere(_client_id: str) -> str:
+    return ""
+
+
 def _nobody(_message: Message) -> None:
     """There is nobody else."""
 
@@ -79,7 +83,8 @@ class NodeShare(Struct):
     to be assigned. `relay` sends a message that gets no record to the others. `retain_order` says which retained
     message is the newer one, and `catch_up` calls back when what the others have taken up to now is here; both, and
     `members`, are None where there are no others. `packet_ids`: this node gives those that leave the second number when
-    divided by the first."""
+    divided by the first. `elsewhere` ends a sentence for operators that there is no session of this client id: where to
+    ask."""
 
     is_own: Callable[[str], bool] = _always
     own_id: Callable[[str], str] = str
@@ -88,3 +93,4 @@ class NodeShare(Struct):
     catch_up: Callable[[OffsetFound], None] | None = None
     members: GroupMembers | None = None
     packet_ids: tuple[int, int] = (1, 0)
+    elsewhere: Callable[[str], str] = _nowhere

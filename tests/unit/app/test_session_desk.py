@@ -10,6 +10,7 @@ import pytest
 from tests.support.hand_driven import HandDrivenBroker
 
 from embermq.admin import session_desk
+from embermq.admin.errors import NotFound
 from embermq.admin.session_desk import SessionDesk
 from embermq.admin.session_values import UnacknowledgedView
 from embermq.mqtt.wire.packets import Puback
@@ -35,6 +36,18 @@ def test_delete_returns_when_it_is_durable() -> None:
 
     asyncio.run(scenario())
     assert "c" not in hand.restarted().state.sessions
+
+
+def test_who_asks_for_a_client_of_another_node_is_told_which() -> None:
+    hand = HandDrivenBroker()
+    ticks: Any = SimpleNamespace(look_at_clock=lambda: None, wake=lambda: None)
+    desk = SessionDesk(hand.broker, ticks, lambda: None)
+    with pytest.raises(NotFound, match=r"there is no session of the client id 'c'$"):
+        desk.session("c")
+    hand.state.share.elsewhere = lambda client_id: f" on this node: ask for {client_id} there"
+    for asks in (desk.session, desk.disconnect):
+        with pytest.raises(NotFound, match=r"'c' on this node: ask for c there$"):
+            asks("c")
 
 
 def test_show_tells_by_topic_from_which_offset_on_nothing_is_acknowledged(
