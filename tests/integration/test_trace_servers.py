@@ -48,6 +48,7 @@ async def fill(broker: BrokerProcess) -> None:
     publisher.close()
 
 
+@pytest.mark.in_faults
 @pytest.mark.promise("pipeline-13")
 def test_who_got_a_message_and_what_became_of_it(
     servers: dict[str, object], kafka: KafkaServer, tmp_path: Path

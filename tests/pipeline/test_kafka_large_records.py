@@ -130,6 +130,7 @@ def test_a_log_that_takes_too_little_of_a_record_takes_it_soon(
     assert kafka_log.count(kafka_log.kafka.rejected_topic) == 0
 
 
+@pytest.mark.in_faults
 @pytest.mark.timeout(400)
 @pytest.mark.promise("pipeline-4", "pipeline-14")
 def test_what_a_log_may_not_take_is_rejected_to_the_byte_and_carried_when_it_may(

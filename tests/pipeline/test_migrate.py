@@ -474,6 +474,7 @@ def test_a_broker_on_the_result_delivers_in_order_with_the_packet_ids(
         run(read())
 
 
+@pytest.mark.in_faults
 def test_what_stands_in_the_way_is_told_before_anything_is_written(
     old: OldBroker, redis_server: RedisServer, tmp_path: Path
 ) -> None:

@@ -223,6 +223,7 @@ def test_a_rule_does_not_see_what_rules_publish_unless_told_so(
     assert [row[0] for row in made(spark, rules, places, RuleSettings(sql=sql, sees_rules=True))] == [0, 1]
 
 
+@pytest.mark.in_faults
 def test_a_bad_message_is_found_among_the_others(
     spark: SparkSession, rules: RuleSession, log: LogWriter, places: Places
 ) -> None:

@@ -49,15 +49,24 @@ def numbers(payloads: list[bytes]) -> list[int]:
     return [int(payload) for payload in payloads]
 
 
+def only_on(name: str) -> pytest.MarkDecorator:
+    """What goes on for long runs on this store, and on the others in `make faults`."""
+    others = (
+        pytest.param(one, marks=pytest.mark.in_faults)
+        for one in ("redis", "redis_cluster", "sqlite")
+        if one != name
+    )
+    return pytest.mark.parametrize("session_store", [name, *others], indirect=True)
+
+
+on_sqlite, on_redis = only_on("sqlite"), only_on("redis")
+
+
 # Packet ids
 
 
 @pytest.mark.promise("device-4")
-@pytest.mark.parametrize(
-    "session_store",
-    ["sqlite", *(pytest.param(name, marks=pytest.mark.in_faults) for name in ("redis", "redis_cluster"))],
-    indirect=True,
-)
+@on_sqlite
 def test_ids_wrap_around_one_that_stays_in_flight_live_and_stored(broker: BrokerProcess) -> None:
     live, stored = 66_000, 2_000
     broker.start()
@@ -149,6 +158,7 @@ def test_retained_stored_and_live_messages_share_one_row_of_ids(broker: BrokerPr
 
 @pytest.mark.promise("device-5")
 @pytest.mark.parametrize("qos", [1, 2])
+@on_redis
 def test_a_record_that_is_read_again_is_stored_once(broker: BrokerProcess, qos: int) -> None:
     """One client leaves its first message unacknowledged, within a long linger: so the log is read from there again,
     and with it all that was stored, or stored and acknowledged, for the others."""
@@ -335,6 +345,7 @@ async def taken_back(broker: BrokerProcess, client_id: str, count: int) -> None:
 
 @pytest.mark.perf
 @pytest.mark.promise("device-6", "device-8")
+@on_sqlite
 def test_as_many_as_can_be_stored_come_back_in_pages_and_hold_nobody_up(broker: BrokerProcess) -> None:
     """A pause of the machine is not the broker's, and so it would have to come at each of several returns."""
     count = PACKET_IDS - INFLIGHT_MAX * ("stores.session" in broker.settings)
@@ -367,6 +378,7 @@ def test_as_many_as_can_be_stored_come_back_in_pages_and_hold_nobody_up(broker: 
 
 @pytest.mark.promise("device-8")
 @pytest.mark.parametrize("receive_maximum", [1, 20])
+@on_redis
 def test_ten_thousand_arrive_through_a_small_window(broker: BrokerProcess, receive_maximum: int) -> None:
     """One at a time each waits for its commit, so there are fewer then."""
     count = 10_000 if receive_maximum > 1 else 2_000

@@ -210,6 +210,7 @@ def test_what_an_ended_session_hands_on_is_nowhere_lost(
         run(after(broker), 120)
 
 
+@pytest.mark.in_faults
 @pytest.mark.timeout(200)
 def test_a_start_without_a_master_says_which_and_succeeds_when_it_is_back(
     kafka: KafkaServer, redis_cluster: RedisCluster, tmp_path: Path
