@@ -17,6 +17,7 @@ import grpc
 import pytest
 from tests.support.broker_process import EMBERMQ, BrokerProcess, free_port
 from tests.support.certificates import Authority
+from tests.support.forked_program import run_program
 from tests.support.rpc_client import RpcClient
 from tests.support.waiting import wait_until
 
@@ -45,10 +46,9 @@ class Broker(BrokerProcess):
         )
 
     def tokens(self, *words: str) -> str:
-        command = [str(EMBERMQ), "tokens", *words, "--data-dir", str(self.data_dir)]
-        return subprocess.run(
-            command, check=True, capture_output=True, text=True, timeout=ANSWER_S
-        ).stdout.strip()
+        done = run_program("tokens", *words, "--data-dir", self.data_dir, timeout_s=ANSWER_S)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
 
     def rpc(self, client: Path | None = None, token: str = "") -> RpcClient:
         chain = client.read_bytes() if client is not None else None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from threading import Thread
 
 import pytest
 from tests.support.broker_process import EMBERMQ
+from tests.support.forked_program import run_program
 
 from embermq.pipeline.connector import connector_jars, lake_jars
 from embermq.pipeline.errors import PipelineSettingsError
@@ -74,13 +74,8 @@ def folder(tmp_path: Path) -> Path:
 
 def fetch(folder: Path, *words: str, **environment: str) -> tuple[int, str]:
     """Exit code and all that is shown."""
-    done = subprocess.run(
-        [EMBERMQ, "pipeline", "fetch-jars", "--into", str(folder), *words],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        env=os.environ | environment,
+    done = run_program(
+        *("pipeline", "fetch-jars", "--into", folder, *words), environment=environment, timeout_s=TIMEOUT_S
     )
     return done.returncode, done.stdout + done.stderr
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from contextlib import closing
 from functools import partial
 from pathlib import Path
 
 import pytest
 from tests.contracts.message_stores import NOON_MS, SETTINGS, SINK_S, message, table
-from tests.support.broker_process import EMBERMQ, BrokerProcess
+from tests.support.broker_process import BrokerProcess
+from tests.support.forked_program import run_program
 from tests.support.mqtt_client import MqttClient, run
 from tests.support.sql_server import SqlServer
 
@@ -41,13 +41,7 @@ def sql_server(request: pytest.FixtureRequest) -> SqlServer:
 
 def typed(*words: str | Path, url: str, code: int = 0) -> str:
     """What a command prints, on either stream; the URL is in its environment."""
-    done = subprocess.run(
-        [EMBERMQ, *words],
-        capture_output=True,
-        text=True,
-        timeout=COMMAND_S,
-        env={"PATH": "/usr/bin:/bin", "EMBERMQ_STORES__STATIC": url},
-    )
+    done = run_program(*words, environment={"EMBERMQ_STORES__STATIC": url}, timeout_s=COMMAND_S)
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout + done.stderr
 
