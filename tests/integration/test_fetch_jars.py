@@ -74,9 +74,8 @@ def folder(tmp_path: Path) -> Path:
 
 def fetch(folder: Path, *words: str, **environment: str) -> tuple[int, str]:
     """Exit code and all that is shown."""
-    done = run_program(
-        *("pipeline", "fetch-jars", "--into", folder, *words), environment=environment, timeout_s=TIMEOUT_S
-    )
+    typed: list[str | Path] = ["pipeline", "fetch-jars", "--into", folder, *words]
+    done = run_program(*typed, environment=environment, timeout_s=TIMEOUT_S)
     return done.returncode, done.stdout + done.stderr
 
 
