@@ -175,3 +175,53 @@ def test_a_table_without_a_key_is_refused_and_no_password_is_told(
     with pytest.raises(RuleError) as refused:
         target(tmp_path, wrong).put(0, one)
     assert "s3cret" not in str(refused.value)
+
+
+def test_a_column_that_keeps_no_id_as_it_is_is_refused(
+    tmp_path: Path, sql_server: SqlServer, sql_url: str
+) -> None:
+    """Cut or padded, it would not be found again, and its row would be refused as one that is there already."""
+    database = sql_url.rpartition("/")[2]
+    table = target(tmp_path, sql_url)
+    table.begin({0: 0})
+    kinds = ["VARCHAR(42)", "INTEGER"]
+    kinds += ["CHAR(200)"] if sql_server.scheme == "postgresql" else ["VARBINARY(200)"]
+    for kind in kinds:
+        sql_server.execute(
+            f"CREATE TABLE hot (ember_id {kind} PRIMARY KEY, topic VARCHAR(5))", database=database
+        )
+        with pytest.raises(RuleError, match=r"ember_id is .*; it has to be VARCHAR of at least 43"):
+            table.put(0, rows((1, {"topic": "a"})))
+        sql_server.execute("DROP TABLE hot", database=database)
+    sql_server.execute(
+        "CREATE TABLE hot (ember_id VARCHAR(43) PRIMARY KEY, topic VARCHAR(5))", database=database
+    )
+    assert table.put(0, rows((1, {"topic": "a"}), (2**63 - 1, {"topic": "b"}))) == 2
+    table.close()
+
+
+def test_a_row_that_the_server_takes_no_statement_for_stops_no_rule(
+    tmp_path: Path, sql_server: SqlServer, sql_url: str
+) -> None:
+    """MySQL and MariaDB end the connection over it; PostgreSQL takes it."""
+    database = sql_url.rpartition("/")[2]
+    has_limit = sql_server.scheme != "postgresql"
+    columns = "ember_id VARCHAR(200) PRIMARY KEY, body {}".format("MEDIUMTEXT" if has_limit else "TEXT")
+    sql_server.execute(f"CREATE TABLE hot ({columns})", database=database)
+    table = target(tmp_path, sql_url)
+    table.begin({0: 0})
+    few = "x" * 30_000
+    found = rows((1, {"body": few}), (2, {"body": "'" * 40_000}), (3, {"body": few}), (4, {"body": few}))
+    if has_limit:
+        before = sql_server.execute("SELECT @@GLOBAL.max_allowed_packet")[0][0]
+        sql_server.execute("SET GLOBAL max_allowed_packet = 65536")
+    try:
+        assert table.put(0, found) == (3 if has_limit else 4)
+    finally:
+        if has_limit:
+            sql_server.execute(f"SET GLOBAL max_allowed_packet = {before}")
+    assert table.next == {0: 4 * ROWS_MAX + 1}
+    aside = set_aside_of(tmp_path / "rules.db", "hot", 10)
+    assert [(one.offset, one.what) for one in aside] == ([(2, "refused")] if has_limit else [])
+    assert "max_allowed_packet of the server is 65536" in aside[0].reason if has_limit else not aside
+    table.close()

@@ -19,6 +19,9 @@ from embermq.pipeline.rules.settings import RuleSettings
 from embermq.pipeline.rules.targets import NumberedRow, RuleTarget, pieces
 from embermq.pipeline.sinks.rule_table import RuleTable
 
+NUMBERS_CHARACTERS = len(":") + 10 + len(":") + 19 + len(":") + 5
+"""Of an id at most, behind the rule and the log: partition, offset, row."""
+
 
 class SqlTarget(RuleTarget):
     """See the module."""
@@ -49,7 +52,7 @@ class SqlTarget(RuleTarget):
         table, added = self._table, 0
         assert table is not None, "open comes first"
         if rows:
-            table.check()
+            table.check(len(self._id_prefix) + NUMBERS_CHARACTERS)
         found = dict(rows)
         for piece in pieces([(number, bytes(row["payload"])) for number, row in rows]):
             numbers = {self._id(partition, number): number for number, _ in piece}

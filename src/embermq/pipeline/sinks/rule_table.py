@@ -33,6 +33,15 @@ GROUP BY used.constraint_name HAVING COUNT(*) = 1
 """
 """Columns that are unique by themselves."""
 
+_COLUMN = """
+SELECT data_type, character_maximum_length FROM information_schema.columns
+WHERE table_name = %s AND table_schema = {schema} AND column_name = %s
+"""
+_TEXTS = ("character varying", "text", "varchar", "char")
+"""Types of a column that give back the id that was put there: `CHAR` of PostgreSQL, `character`, adds spaces."""
+_ROOM_BYTES = 64
+"""What the protocol of MySQL puts in front of a statement, and more."""
+
 Given = tuple[str, tuple[str, ...], tuple[object, ...]]
 """A row: id, names of its columns, values."""
 
@@ -50,18 +59,29 @@ class RuleTable:
         self._quoted = f"{quote}{{}}{quote}".format
         self._connection: Any = None
         self._used_s = 0.0
+        self._packet_bytes_max = 0
+        """Of a statement to MySQL or MariaDB, which end the connection when there is more of it."""
 
-    def check(self) -> None:
-        """Raise RuleError for a table that is not there, or where an id may come twice."""
+    def check(self, id_characters: int) -> None:
+        """Raise RuleError for a table that is not there, where an id may come twice, or where ids of so many characters
+        are not kept as they are."""
         current = "current_schema()" if self._is_postgresql else "DATABASE()"
         words = (self._table, self._schema) if self._schema else (self._table,)
         statement = _UNIQUE.format(schema="%s" if self._schema else current)
         with self._transaction() as cursor:
             cursor.execute(statement, words)
             found = [row[0] for row in cursor.fetchall()]
-        if ID_COLUMN not in found:
+            cursor.execute(_COLUMN.format(schema="%s" if self._schema else current), (*words, ID_COLUMN))
+            column = cursor.fetchone()
+        if ID_COLUMN not in found or column is None:
             raise RuleError(
                 f"{self.place}: is not there, or has no column {ID_COLUMN} that is its primary key or unique"
+            )
+        kind, characters = column
+        if kind not in _TEXTS or (characters is not None and characters < id_characters):
+            raise RuleError(
+                f"{self.place}: {ID_COLUMN} is {kind} of {characters} characters; it has to be VARCHAR of at least"
+                f" {id_characters}, else an id is not kept as it is"
             )
 
     def add(self, rows: Sequence[Given]) -> dict[str, str]:
@@ -98,7 +118,9 @@ class RuleTable:
                 self._refuse_what_is_no_number(new)
                 columns = (ID_COLUMN, *rows[0][1])
                 names, places = ", ".join(map(name, columns)), ", ".join(["%s"] * len(columns))
-                cursor.executemany(f"INSERT INTO {table} ({names}) VALUES ({places})", new)
+                statement = f"INSERT INTO {table} ({names}) VALUES ({places})"
+                self._refuse_what_is_too_large(cursor, statement, new)
+                cursor.executemany(statement, new)
 
     def _refuse_what_is_no_number(self, rows: Sequence[tuple[object, ...]]) -> None:
         """The driver for MySQL, which has none of them, counts this as a fault of the program."""
@@ -109,6 +131,24 @@ class RuleTable:
         for value in (value for row in rows for value in row if isinstance(value, float)):
             if not isfinite(value):
                 raise pymysql.err.DataError(f"MySQL and MariaDB have no {value}")
+
+    def _refuse_what_is_too_large(
+        self, cursor: Any, statement: str, rows: Sequence[tuple[object, ...]]
+    ) -> None:
+        """MySQL and MariaDB end the connection over a statement that is larger than they allow, which would look as if
+        they were away."""
+        if self._is_postgresql:
+            return
+        import pymysql
+
+        cursor.max_stmt_length = min(cursor.max_stmt_length, self._packet_bytes_max // 2)
+        for row in rows:
+            said = cursor.mogrify(statement, row).encode(errors="surrogateescape")
+            if len(said) + _ROOM_BYTES > self._packet_bytes_max:
+                raise pymysql.err.DataError(
+                    f"the row takes a statement of {len(said)} bytes,"
+                    f" max_allowed_packet of the server is {self._packet_bytes_max}"
+                )
 
     @contextmanager
     def _transaction(self) -> Iterator[Any]:
@@ -135,6 +175,9 @@ class RuleTable:
             with connection.cursor() as cursor:
                 # What a time means is not left to the server's settings.
                 cursor.execute("SET TIME ZONE 'UTC'" if self._is_postgresql else "SET time_zone = '+00:00'")
+                if not self._is_postgresql:
+                    cursor.execute("SELECT @@max_allowed_packet")
+                    (self._packet_bytes_max,) = cursor.fetchone()
             connection.commit()
         except BaseException:
             connection.close()
