@@ -27,8 +27,8 @@ from tests.support.foreign_clients import (
 
 RUN_S = 90.0
 HEAVY = ("mqttjs", "paho-java")
-"""A process of theirs costs two CPU seconds to begin: what is between the plainest transport and the one with the most
-layers is left to `make faults`."""
+"""A process of theirs costs two CPU seconds to begin: MQTT 3.1, which differs from 3.1.1 in its CONNECT alone, and what
+is between the plainest transport and the one with the most layers are left to `make faults`."""
 Case = tuple[str, int, str]
 """Client, version, transport."""
 # The JVM of a program that lives for seconds: small, and quick to start.
@@ -91,8 +91,8 @@ def start(
 
 
 def is_left(case: Case) -> bool:
-    client, _, transport = case
-    return client in HEAVY and transport not in ("tcp", "wss")
+    client, version, transport = case
+    return client in HEAVY and (version == V31 or transport not in ("tcp", "wss"))
 
 
 def launch(client: str, words: list[str], name: str, folder: Path) -> Run:
