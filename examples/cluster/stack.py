@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -34,6 +34,11 @@ class Node:
         self.kill = self._process.kill
         self.close = self._process.close
 
+    @property
+    def pid(self) -> int:
+        """Of the running broker."""
+        return self._process.pid
+
     def has_said(self, text: str) -> int:
         """How often it has, all runs counted. Raises AssertionError, with the output, when it has ended by itself."""
         assert self._process.is_running, f"node {self.name} has ended:\n{self._process.output()}"
@@ -41,7 +46,7 @@ class Node:
 
 
 @contextmanager
-def running_servers() -> Iterator[list[Node]]:
+def running_servers(slots: int = SLOTS, names: Sequence[str] = NODES) -> Iterator[list[Node]]:
     """etcd, Redis and Kafka run; gives nodes that have not been started."""
     with (
         TemporaryDirectory(prefix="embermq-cluster-", ignore_cleanup_errors=True) as name,
@@ -58,11 +63,11 @@ def running_servers() -> Iterator[list[Node]]:
         settings: dict[str, object] = on_servers(kafka, redis, "demo") | {
             "cluster.etcd": f"{etcd.url}/demo",
             "cluster.lease_ttl_s": LEASE_S,
-            "cluster.slots": SLOTS,
+            "cluster.slots": slots,
             "queues.enabled": False,
             "device.queue_limit": 65_000,
         }
-        nodes = [Node(name, folder, settings) for name in NODES]
+        nodes = [Node(name, folder, settings) for name in names]
         for node in nodes:
             started.callback(node.close)
         yield nodes
