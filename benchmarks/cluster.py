@@ -1,7 +1,7 @@
 """What a message costs the brokers of a cluster, by how many slots it has: `python -m benchmarks.cluster 1 2 3`.
 
-Starts etcd, Redis, Kafka and a node for each slot on loopback, and runs the load `p2p` with kept sessions against one of
-the nodes: so all clients of other slots are handed on. CPU is that of all brokers.
+Starts etcd, Redis, Kafka and a node for each slot on loopback, and runs the load `p2p` with kept sessions against one
+of the nodes: so all clients of other slots are handed on. CPU is that of all brokers.
 """
 
 from __future__ import annotations
