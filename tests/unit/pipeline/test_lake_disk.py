@@ -61,9 +61,13 @@ def test_nothing_is_taken_back_when_no_table_would_be_left(lake: Path, gone: int
 
 
 @pytest.mark.promise("pipeline-2")
-@pytest.mark.parametrize("about", [{"userMetadata": "another node's run"}, {}], ids=["other", "foreign"])
+@pytest.mark.parametrize(
+    "about",
+    [{"userMetadata": "another node's run"}, {}, {"userMetadata": {"by": "a program of others"}}],
+    ids=["other", "foreign", "unlike ours"],
+)
 def test_nothing_is_taken_back_beside_what_another_one_has_committed(
-    lake: Path, about: dict[str, str]
+    lake: Path, about: dict[str, object]
 ) -> None:
     """A folder that brokers share: another node has taken over, while this one was away."""
     commit = lake / f"_delta_log/{3:020}.json"
@@ -75,7 +79,9 @@ def test_nothing_is_taken_back_beside_what_another_one_has_committed(
 
 @pytest.mark.promise("pipeline-2")
 @pytest.mark.parametrize(
-    "left", [b"", bytes(40), b'{"commitInfo": {"userMeta'], ids=["empty", "zeros", "cut"]
+    "left",
+    [b"", bytes(40), b'{"commitInfo": {"userMeta', b'{"add": {"path": "part\xff"}}'],
+    ids=["empty", "zeros", "cut", "no text"],
 )
 def test_a_commit_that_is_torn_is_taken_back(lake: Path, left: bytes) -> None:
     """Nobody has synced it, so nobody goes by it; and nobody can read the table as long as it is there."""

@@ -88,7 +88,9 @@ def _may_go(commit: Path, run: str) -> bool:
     """Whether a commit is of this run; or torn: then nobody has synced it, and so nobody goes by it."""
     try:
         actions = [msgspec.json.decode(line, type=_Action) for line in commit.read_bytes().splitlines()]
-    except msgspec.MsgspecError:
+    except msgspec.ValidationError:  # whole, by a program that says other things of itself
+        return False
+    except (msgspec.MsgspecError, UnicodeDecodeError):
         return True
     return not actions or run in [one.about.user_metadata for one in actions if one.about is not None]
 
