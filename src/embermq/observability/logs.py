@@ -18,6 +18,8 @@ _PLAIN = re.compile(r"[\w.:/@+-]+", re.ASCII)
 INDENT = "    "
 TEXTS_REMEMBERED = 1_024
 """Values of fields as they are written: listeners, versions and reasons repeat line by line."""
+REMEMBERED_MAX = 128
+"""Characters of such a value: clients choose theirs, and 64 KiB of each would stay."""
 
 
 class _UtcFormatter(logging.Formatter):
@@ -79,11 +81,16 @@ def _value(value: object) -> str:
     """As logfmt has it: quoted when it is more than a word."""
     if isinstance(value, bool):
         return str(value).lower()
-    return _text_value(str(value))
+    text = str(value)
+    return _remembered(text) if len(text) <= REMEMBERED_MAX else _quoted(text)
 
 
 @lru_cache(TEXTS_REMEMBERED)
-def _text_value(text: str) -> str:
+def _remembered(text: str) -> str:
+    return _quoted(text)
+
+
+def _quoted(text: str) -> str:
     return text if _PLAIN.fullmatch(text) else _shown(json.dumps(text, ensure_ascii=False))
 
 

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from embermq.observability import logs
 from embermq.observability.logs import JsonFormatter, TextFormatter, configure_logging
 from embermq.observability.settings import LoggingSettings
 
@@ -41,6 +42,12 @@ def test_the_same_second_has_other_milliseconds() -> None:
         "2025-11-23T12:35:06.042+00:00",
         TIME,
     ]
+
+
+def test_what_clients_make_long_does_not_stay_in_memory() -> None:
+    before = logs._remembered.cache_info().misses
+    TextFormatter().format(record("x", topic="t" * 10_000))
+    assert logs._remembered.cache_info().misses == before
 
 
 def test_fields_of_a_text_line_are_quoted_when_they_are_more_than_a_word() -> None:
