@@ -25,7 +25,10 @@ from embermq.app.config import Settings
 from embermq.app.errors import StartError
 from embermq.app.extras import missing
 from embermq.app.slots import node_address
+from embermq.cluster.settings import ClusterSettings
+from embermq.edge.node_tls import NodeTls
 from embermq.edge.settings import Address
+from embermq.edge.tls import TlsFileError
 from embermq.ports.errors import StoreError, StoreUnavailable
 from embermq.ports.membership import (
     ClusterView,
@@ -58,7 +61,7 @@ def end_at_once(why: str) -> NoReturn:
 
 class ClusterSide:
     """`end` is called with why when another node has this one's place. Raises StartError for settings that cannot
-    be."""
+    be, and for certificates that cannot be used: a node that stands by need not find out when it takes over."""
 
     def __init__(
         self,
@@ -89,6 +92,7 @@ class ClusterSide:
             slots_of_cluster=slots,
             listen=settings.cluster.advertise or settings.cluster.listen if slots > 1 else "",
         )
+        node_tls(settings.cluster)
         self.membership = _membership(settings)
         self._lease: NodeLease | None = None
         self._is_registered = False
@@ -346,6 +350,16 @@ class ClusterSide:
 
 def _shown(about: NodeAbout) -> str:
     return f"{about.node!r} on {about.host}, EmberMQ {about.version}, started {about.started[:19]}Z"
+
+
+def node_tls(settings: ClusterSettings) -> NodeTls | None:
+    """As the files are now; None when nodes speak without. Raises StartError."""
+    if not settings.cert:
+        return None
+    try:
+        return NodeTls(settings.cert, settings.ca)
+    except TlsFileError as error:
+        raise StartError(f"cluster.{error.name}: {error}") from error
 
 
 def _membership(settings: Settings) -> Membership:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from functools import partial
 
-from embermq.app.cluster_side import ClusterSide
+from embermq.app.cluster_side import ClusterSide, node_tls
 from embermq.app.config import Settings
-from embermq.app.errors import StartError
-from embermq.cluster.settings import ClusterSettings
 from embermq.cluster.slots import own_id, slot_of
 from embermq.edge.node_tls import NodeTls
 from embermq.edge.settings import Address
-from embermq.edge.tls import TlsFileError
 from embermq.mqtt.wire.packets import Connect
 from embermq.sessions.state import BrokerState
 
@@ -23,7 +20,7 @@ class ClusterHomes:
         self._slots = settings.cluster.slots
         self._by_user = settings.clients.username_as_client_id
         self._cluster = cluster
-        self._tls = _node_tls(settings.cluster)
+        self._tls = node_tls(settings.cluster)
 
     @property
     def slot(self) -> int:
@@ -72,12 +69,3 @@ class ClusterHomes:
 
     def _is_own(self, client_id: str) -> bool:
         return slot_of(client_id, self._slots) == self._cluster.slot
-
-
-def _node_tls(settings: ClusterSettings) -> NodeTls | None:
-    if not settings.cert:
-        return None
-    try:
-        return NodeTls(settings.cert, settings.ca)
-    except TlsFileError as error:
-        raise StartError(f"cluster.{error.name}: {error}") from error

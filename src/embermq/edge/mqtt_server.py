@@ -61,6 +61,8 @@ class MqttServer:
         counters = broker.state.counters
         self._admission = Admission(settings, counters)
         self._handshakes = Handshakes(counters)
+        self._node_handshakes = Handshakes(counters)
+        """Apart, so that nodes reach one another while more clients come than there is room for."""
 
     async def open_for_nodes(
         self,
@@ -86,7 +88,7 @@ class MqttServer:
             await bind(address, ""),
             partial(NodeDoor, self._homes, slot, door, take=take, members_of=members_of),
             door.admission,
-            Handshakes(self._broker.state.counters),  # a storm of clients keeps no nodes apart
+            self._node_handshakes,
             handshake_s=self._settings.connect_timeout_s,
             proxied=False,
             on_refused=door.refused,
@@ -198,7 +200,7 @@ class MqttServer:
         return ServerStatistics(
             {str(door.listener): len(door.connections) for door in self._doors},
             self._admission.connections_max,
-            len(self._handshakes),
+            len(self._handshakes) + len(self._node_handshakes),
             sum(connection.paused for connection in everybody),
             sum(connection.throttled for connection in everybody),
         )

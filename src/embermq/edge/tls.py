@@ -93,7 +93,10 @@ def _load_certificate(context: ssl.SSLContext, settings: TlsSettings) -> None:
     except (ssl.SSLError, OSError) as error:
         reason = getattr(error, "reason", None)
         if reason == "KEY_VALUES_MISMATCH":
-            raise TlsFileError("key", f"does not belong to the certificate in {settings.cert}") from error
+            name, what = ("key", "") if settings.key else ("cert", "the key in it ")
+            raise TlsFileError(
+                name, f"{what}does not belong to the certificate in {settings.cert}"
+            ) from error
         raise TlsFileError(
             "cert", f"no certificate and key in PEM can be read ({reason or error})"
         ) from error

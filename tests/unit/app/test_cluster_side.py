@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import NoReturn
 
 import pytest
@@ -73,6 +74,12 @@ def test_a_broker_without_a_cluster_is_alone() -> None:
     (node,) = side.membership.view().nodes
     assert (list(node.slots), node.lease_left_s) == ([0], None)
     side.leave()
+
+
+def test_a_node_whose_certificate_cannot_be_read_does_not_even_stand_by(tmp_path: Path) -> None:
+    given = replace(IN_ETCD.cluster, slots=2, cert=str(tmp_path / "none.pem"), ca=str(tmp_path / "ca.pem"))
+    with pytest.raises(StartError, match=r"^cluster\.cert: cannot read .*none\.pem"):
+        ClusterSide(replace(IN_ETCD, cluster=given))
 
 
 def epochs(found: Side) -> list[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import shutil
 import ssl
 from collections.abc import AsyncIterator, Callable
@@ -14,18 +15,23 @@ import pytest
 from tests.support.broker_process import free_port
 from tests.support.certificates import Authority as Clients
 from tests.support.hand_driven import HandDrivenBroker
+from tests.support.waiting import wait_for
 
 from embermq.access.authentication.gate import Gate
+from embermq.edge import listening_sockets, node_link
+from embermq.edge.listener_settings import Listener
 from embermq.edge.mqtt_server import MqttServer
 from embermq.edge.node_link import NONCE_BYTES, Homes, NonceReader, call_node
 from embermq.edge.node_tls import NodeTls
-from embermq.edge.settings import Address, ClientSettings
+from embermq.edge.settings import Address, ClientSettings, OwnSettings
 from embermq.edge.tick_loop import TickLoop
 from embermq.edge.tls import TlsFileError
 from embermq.tools.certificates import Authority
 
 WAIT_S = 60
 HERE = "127.0.0.1"
+CLIENTS = ClientSettings(connect_timeout_s=2 * WAIT_S)
+"""With more time than a test has: no handshake ends by itself."""
 
 
 class OneNode:
@@ -33,6 +39,12 @@ class OneNode:
 
     def __init__(self, tls: NodeTls) -> None:
         self.tls = tls
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No call is over in between because the machine is busy."""
+    monkeypatch.setattr(node_link, "CALL_S", WAIT_S)
 
 
 @pytest.fixture
@@ -50,7 +62,7 @@ async def listening(tls: NodeTls) -> AsyncIterator[tuple[MqttServer, Address]]:
     """A node's real door."""
     hand = HandDrivenBroker()
     homes = cast(Homes, OneNode(tls))
-    server = MqttServer(hand.broker, cast(TickLoop, _Ticks()), cast(Gate, None), ClientSettings(), homes)
+    server = MqttServer(hand.broker, cast(TickLoop, _Ticks()), cast(Gate, None), CLIENTS, homes)
     address = Address(HERE, free_port())
     await server.open_for_nodes(address, 0, lambda _: None, lambda _: [])
     try:
@@ -66,6 +78,9 @@ class _Ticks:
         pass
 
     def wake(self) -> None:
+        pass
+
+    def look_at_clock(self) -> None:
         pass
 
 
@@ -163,6 +178,38 @@ def test_certificates_are_read_again(authority: Authority, tmp_path: Path) -> No
             ((listener, problem),) = server.reload_certificates()
             assert problem.startswith("cluster.cert: ") and "node" in str(listener)
             assert await nonce_from(address, tls)
+
+    asyncio.run(scenario())
+
+
+def test_a_key_of_another_certificate_is_told_of_the_file_that_has_it(authority: Authority) -> None:
+    tls = node_tls(authority)
+    file = Path(tls.settings.cert)
+    certificate, begin, _ = file.read_text().partition("-----BEGIN PRIVATE KEY")
+    node_tls(authority)
+    key = file.read_text().partition(begin)[2]
+    file.write_text(certificate + begin + key)
+    with pytest.raises(TlsFileError, match="the key in it does not belong to the certificate") as told:
+        tls.reload()
+    assert told.value.name == "cert", "there is no cluster.key"
+
+
+def test_clients_that_shake_hands_for_ever_do_not_hold_up_nodes(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listening_sockets, "HANDSHAKES_MAX", 1)
+    monkeypatch.setattr(listening_sockets, "HANDSHAKE_HELD_S", math.inf)
+
+    async def scenario() -> None:
+        async with listening(tls := node_tls(authority)) as (server, address):
+            (clients,) = await server.open(
+                Listener("mqtts", Address(HERE, 0), OwnSettings(), tls.settings, None, "tls", frozenset())
+            )
+            assert isinstance(clients, Address)
+            _, writer = await asyncio.open_connection(clients.host, clients.port)
+            await wait_for(lambda: server.statistics().tls_handshakes == 1, WAIT_S, "it has come")
+            assert await nonce_from(address, tls)
+            writer.close()
 
     asyncio.run(scenario())
 
