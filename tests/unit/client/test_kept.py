@@ -14,6 +14,7 @@ from embermq.mqtt.wire.packets import (
     Connect,
     Disconnect,
     Packet,
+    Pingreq,
     Puback,
     Pubcomp,
     Publish,
@@ -22,8 +23,9 @@ from embermq.mqtt.wire.packets import (
     Suback,
     Subscribe,
 )
+from embermq.mqtt.wire.properties import Properties
 from embermq.mqtt.wire.version import ProtocolVersion
-from embermq_client import ClientError, ConnectFailed, Unconfirmed
+from embermq_client import ClientError, ConnectFailed, PublishRefused, SubscribeRefused, Unconfirmed
 from embermq_client.commands.kept import KeptSession
 from embermq_client.link import Options
 
@@ -63,17 +65,21 @@ class Server:
 
 
 def says(
-    on: type[Packet] | None = None, *answers: Packet, is_there: bool = False, beside: Sequence[Packet] = ()
+    on: type[Packet] | None = None,
+    *answers: Packet,
+    is_there: bool = False,
+    beside: Sequence[Packet] = (),
+    limits: Properties | None = None,
 ) -> Answer:
     """What a broker says that answers `on` with these, and CONNECT with `beside` behind CONNACK."""
 
     def answer(packet: Packet) -> Sequence[Packet]:
         if isinstance(packet, Connect):
-            return [Connack(is_there, 0), *beside]
+            return [Connack(is_there, 0, limits), *beside]
         if on is not None and isinstance(packet, on):
             return answers
         if isinstance(packet, Subscribe):
-            return [Suback(packet.packet_id, (2,))]
+            return [Suback(packet.packet_id, (2,) * len(packet.subscriptions))]
         if isinstance(packet, Publish):
             return [Pubrec(packet.packet_id)]
         return [Pubcomp(packet.packet_id)] if isinstance(packet, Pubrel) else []
@@ -98,7 +104,7 @@ def run(
                 username=None,
                 password=None,
                 tls=None,
-                keepalive_s=30,
+                keepalive_s=600,
                 connect_timeout_s=30,
             )
             async with listening, KeptSession(options, expiry_s=60, is_new=is_new, take=take) as session:
@@ -168,9 +174,85 @@ def test_subscriptions_are_made_again_when_the_session_is_gone() -> None:
         await session.subscribe(["a", "b"], qos=2, retain_handling=1)
         with pytest.raises(Unconfirmed):
             await one(session)
-        await server.until(lambda: len(server.of(Subscribe)) == 4)
+        await server.until(lambda: len(server.of(Subscribe)) == 3)
 
     run(server, scenario, is_new=False)
+    again = server.of(Subscribe)[-1]
+    assert isinstance(again, Subscribe)
+    assert [each.topic_filter for each in again.subscriptions] == ["a", "b"]
+
+
+def test_a_subscription_that_is_refused_in_a_new_session_ends_it() -> None:
+    async def scenario(session: KeptSession) -> None:
+        await session.subscribe(["a", "b"], qos=2, retain_handling=1)
+        with pytest.raises(Unconfirmed):
+            await one(session)
+        await session.failed()
+
+    def refuses_the_second(packet: Packet) -> Sequence[Packet]:
+        if isinstance(packet, Subscribe):
+            return [Suback(packet.packet_id, (2, 0x87))]
+        return says()(packet)
+
+    with pytest.raises(SubscribeRefused, match="b: refused with 0x87"):
+        run(Server(says(Publish, CUT), refuses_the_second), scenario, is_new=False)
+
+
+def test_what_the_broker_does_not_do_is_refused_before_it_is_sent() -> None:
+    at_most_1 = Server(says(limits=Properties(maximum_qos=1)))
+    with pytest.raises(PublishRefused, match="QoS 1 at most"):
+        run(at_most_1, one)
+    assert not at_most_1.of(Publish)
+
+    async def retains(session: KeptSession) -> None:
+        await session.publish("t", b"x", None, retain=True)
+
+    with pytest.raises(PublishRefused, match="retains nothing"):
+        run(Server(says(limits=Properties(retain_available=False))), retains)
+
+
+def test_what_has_led_to_the_end_is_not_said_again() -> None:
+    server = Server(says(Publish, Disconnect(0x90)))
+    with pytest.raises(ConnectFailed, match=r"ended the connection: Topic name invalid \(0x90\)"):
+        run(server, one)
+    assert len(server.of(Publish)) == 1
+
+
+def test_the_broker_says_how_often_it_is_to_hear_something() -> None:
+    server = Server(says(limits=Properties(server_keep_alive=1)))
+
+    async def until_two(session: KeptSession) -> None:
+        await server.until(lambda: len(server.of(Pingreq)) == 2)
+
+    run(server, until_two)
+
+
+def test_nothing_is_taken_while_the_session_is_left() -> None:
+    """Of a flow without end there would always be one more to wait for."""
+    taken: list[int] = []
+    first = Publish("t", b"a", 2, 1)
+
+    def take(packet: Publish) -> bool:
+        taken.append(packet.packet_id)
+        return True
+
+    def answer(packet: Packet) -> Sequence[Packet]:
+        if isinstance(packet, Connect):
+            return [Connack(False, 0), first]
+        if isinstance(packet, Disconnect):
+            return [CUT]
+        # The end of the first comes behind the second, which comes when the session is being left.
+        return [Publish("t", b"b", 2, 2), Pubrel(1)] if isinstance(packet, Pubrec) else []
+
+    server = Server(answer)
+
+    async def leaves(session: KeptSession) -> None:
+        while not taken:  # noqa: ASYNC110 - it is on the way
+            await asyncio.sleep(0)
+
+    run(server, leaves, take=take, is_new=False)
+    assert taken == [1]
+    assert [packet.packet_id for packet in server.of(Pubcomp) if isinstance(packet, Pubcomp)] == [1]
 
 
 def test_who_takes_the_client_id_or_cannot_print_ends_it() -> None:

@@ -36,6 +36,7 @@ from embermq.mqtt.wire.properties import Properties
 from embermq.mqtt.wire.reason_codes import ReasonCode
 from embermq.mqtt.wire.version import ProtocolVersion
 from embermq_client.errors import (
+    LASTING,
     ConnectFailed,
     ConnectionLost,
     ConnectRefused,
@@ -52,6 +53,8 @@ LAST_S = 5.0
 PAUSE_S, PAUSE_S_MAX = 0.05, 5.0
 PACKET_BYTES_MAX = 268_435_460
 REFUSED_FROM = 0x80
+LASTING_ENDS = LASTING | {0x8F, 0x90, 0x99, 0x9A, 0x9B, 0x9E, 0xA1, 0xA2}
+"""Reason codes of DISCONNECT that what this client says has led to, and would again."""
 
 
 class KeptSession:
@@ -82,10 +85,14 @@ class KeptSession:
         self._released: set[int] = set()
         """QoS 2 that the broker has, until it says that it has forgotten the packet id."""
         self._answers: dict[int, asyncio.Future[tuple[int, str]]] = {}
-        self._packet_bytes_max = PACKET_BYTES_MAX
+        self._limits = Properties()
+        """What the broker has said in its last CONNACK."""
         self._spoke_at = 0.0
         self._running: asyncio.Task[None] | None = None
         self._filters: tuple[Subscription, ...] = ()
+        self._renewal = 0
+        """Packet id of the question for all filters again, 0 for none."""
+        self._leaves = False
 
     async def __aenter__(self) -> Self:
         reader = await self._open(clean_start=self._is_new)
@@ -96,6 +103,7 @@ class KeptSession:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         assert self._running is not None
+        self._leaves = True
         try:
             if self._writer is not None and not self._running.done():
                 async with asyncio.timeout(LAST_S):
@@ -107,6 +115,8 @@ class KeptSession:
         finally:
             self._running.cancel()
             await asyncio.wait((self._running,))
+            if not self._running.cancelled():
+                self._running.exception()  # whoever asked has been told, or nobody has
             if self._writer is not None:
                 left = Properties(session_expiry_interval=0) if self._is_new else None
                 self._send(Disconnect(0, left))
@@ -130,19 +140,31 @@ class KeptSession:
     ) -> None:
         """At QoS 2: when it returns the broker has it, once, over however many connections. Raises PublishRefused;
         Unconfirmed when that is not known; ValueError."""
+        self._check_features(topic, retain=retain)
         packet_id = self._free_id()
         packet = Publish(topic, payload, 2, packet_id, retain, properties=properties)
         try:
             size = len(encode(packet, ProtocolVersion.V5))
         except EncodeError as error:
             raise ValueError(str(error)) from None
-        if size > self._packet_bytes_max:
-            told = f"{size} bytes, the broker takes {self._packet_bytes_max}"
+        packet_bytes_max = self._limits.maximum_packet_size or PACKET_BYTES_MAX
+        if size > packet_bytes_max:
+            told = f"{size} bytes, the broker takes {packet_bytes_max}"
             raise PublishRefused(topic, ReasonCode.PACKET_TOO_LARGE, told)
         self._sent[packet_id] = packet
         code, reason = await self._answered(packet_id, packet)
         if code >= REFUSED_FROM:
             raise PublishRefused(topic, code, reason)
+
+    def _check_features(self, topic: str, *, retain: bool) -> None:
+        """The broker would end the connection, and the next. Raises PublishRefused."""
+        qos_max = self._limits.maximum_qos
+        if qos_max is not None:
+            raise PublishRefused(
+                topic, ReasonCode.QOS_NOT_SUPPORTED, f"the broker takes QoS {qos_max} at most"
+            )
+        if retain and self._limits.retain_available is False:
+            raise PublishRefused(topic, ReasonCode.RETAIN_NOT_SUPPORTED, "the broker retains nothing")
 
     async def _asked(self, packet: Callable[[int], Packet]) -> tuple[int, str]:
         """What the broker answers over this connection, or the next."""
@@ -182,18 +204,26 @@ class KeptSession:
         return next(
             number
             for number in range(1, 65_536)
-            if number not in self._answers and number not in self._sent and number not in self._released
+            if number not in self._answers
+            and number not in self._sent
+            and number not in self._released
+            and number != self._renewal
         )
 
     async def _run(self, reader: asyncio.StreamReader) -> None:
         """Read, and connect anew whenever that ends. Raises ClientError when it would end the same way again."""
+        now = asyncio.get_running_loop().time
+        pause_s = PAUSE_S
         try:
             while True:
+                began = now()
                 try:
                     await self._read(reader)
                 except ConnectionLost:
                     self._down()
-                reader = await self._again()
+                # A broker that ends connections as soon as they are made is left alone for longer and longer.
+                pause_s = PAUSE_S if now() - began > PAUSE_S_MAX else min(pause_s * 2, PAUSE_S_MAX)
+                reader = await self._again(pause_s)
         except Exception as error:  # of whoever takes messages, too
             self._down()
             for answer in self._answers.values():
@@ -201,8 +231,7 @@ class KeptSession:
                     answer.set_exception(error)
             raise
 
-    async def _again(self) -> asyncio.StreamReader:
-        pause_s = PAUSE_S
+    async def _again(self, pause_s: float) -> asyncio.StreamReader:
         while True:
             await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))
             pause_s = min(pause_s * 2, PAUSE_S_MAX)
@@ -239,7 +268,7 @@ class KeptSession:
             name = _name(connack.reason_code) + (f", {told}" if told else "")
             text = f"{place}: CONNECT was refused: {name}"
             raise ConnectRefused(text, connack.reason_code, told)
-        self._packet_bytes_max = properties.maximum_packet_size or PACKET_BYTES_MAX
+        self._limits = properties
         self._writer = writer
         self._go_on(is_there=connack.session_present)
         self._is_up.set()
@@ -284,8 +313,9 @@ class KeptSession:
                 else:
                     answer.set_exception(Unconfirmed("the broker has lost the session meanwhile"))
             self._released.clear()
-            for each in self._filters:
-                self._send(Subscribe(self._free_id(), (each,)))
+            if self._filters:
+                self._renewal = self._free_id()
+                self._send(Subscribe(self._renewal, self._filters))
         for packet_id, packet in tuple(self._sent.items()):
             if packet_id in self._released:
                 self._send(Pubrel(packet_id))
@@ -297,8 +327,9 @@ class KeptSession:
                 )
 
     async def _read(self, reader: asyncio.StreamReader) -> None:
-        """Raises ConnectionLost; ConnectFailed when another client has taken the client id."""
-        half_s = self._options.keepalive_s / 2
+        """Raises ConnectionLost; ConnectFailed when another client has taken the client id, or the broker ends it for
+        what this one says; SubscribeRefused when filters do not hold in a session that had to be made anew."""
+        half_s = (self._limits.server_keep_alive or self._options.keepalive_s) / 2  # [MQTT-3.2.2-21]
         now = asyncio.get_running_loop().time
         heard_at = now()
         packets = self._early
@@ -335,11 +366,17 @@ class KeptSession:
         elif isinstance(packet, Pubcomp):
             self._released.discard(packet.packet_id)
             self._answer(packet.packet_id, 0, None)
+        elif isinstance(packet, Suback) and packet.packet_id == self._renewal:
+            self._check_renewed(packet)
         elif isinstance(packet, Suback):
             self._answer(packet.packet_id, packet.reason_codes[0], packet.properties)
         elif isinstance(packet, Disconnect):
             if packet.reason_code == ReasonCode.SESSION_TAKEN_OVER:
                 raise ConnectFailed(f"another client has entered as {self._options.client_id!r}")
+            if packet.reason_code in LASTING_ENDS:
+                told = (packet.properties and packet.properties.reason_string) or ""
+                name = _name(packet.reason_code) + (f", {told}" if told else "")
+                raise ConnectFailed(f"the broker has ended the connection: {name}")
             raise ConnectionLost(_name(packet.reason_code))
         self._news.set()
 
@@ -348,12 +385,19 @@ class KeptSession:
         number = packet.packet_id
         if packet.qos == 2 and number in self._seen:
             self._send(Pubrec(number))
-        elif self._take(packet):
+        elif not self._leaves and self._take(packet):
             if packet.qos == 1:
                 self._send(Puback(number))
             elif packet.qos == 2:
                 self._seen.add(number)
                 self._send(Pubrec(number))
+
+    def _check_renewed(self, packet: Suback) -> None:
+        self._renewal = 0
+        reason = (packet.properties and packet.properties.reason_string) or ""
+        for each, code in zip(self._filters, packet.reason_codes, strict=False):
+            if code >= REFUSED_FROM:
+                raise SubscribeRefused(each.topic_filter, code, reason)
 
     def _receive_pubrec(self, packet: Pubrec) -> None:
         if packet.reason_code >= REFUSED_FROM:
@@ -375,6 +419,7 @@ class KeptSession:
     def _down(self) -> None:
         """The connection is gone. Questions that may be asked anew are; a publish goes on over the next one."""
         self._is_up.clear()
+        self._renewal = 0
         if self._writer is not None:
             self._writer.close()
             self._writer = None
