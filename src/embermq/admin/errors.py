@@ -18,6 +18,10 @@ class AlreadyExists(OperationRefused):
     """Only a new one was wanted, and there is one."""
 
 
+class QueueElsewhere(OperationRefused):
+    """Another node of the cluster has the queue: which."""
+
+
 class LogsRefused(Exception):
     """Application logs cannot be told of: why."""
 
@@ -41,6 +45,7 @@ class AccessRefused(Exception):
 STATUSES: tuple[tuple[type[Exception], HTTPStatus], ...] = (
     (NotFound, HTTPStatus.NOT_FOUND),
     (AlreadyExists, HTTPStatus.PRECONDITION_FAILED),
+    (QueueElsewhere, HTTPStatus.MISDIRECTED_REQUEST),
     (OperationRefused, HTTPStatus.CONFLICT),
     (RequestTooLarge, HTTPStatus.REQUEST_ENTITY_TOO_LARGE),
     (RequestRefused, HTTPStatus.BAD_REQUEST),

@@ -20,8 +20,8 @@ from embermq.admin.message_values import (
     RetainedView,
 )
 from embermq.intake.broker import Broker
+from embermq.intake.kept_properties import deadline_of
 from embermq.intake.operators import OperatorsPublishing
-from embermq.intake.publishing import deadline_of
 from embermq.model.message import Message
 from embermq.model.moments import iso_ms
 from embermq.model.session import RetainedRow

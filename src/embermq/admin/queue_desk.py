@@ -86,7 +86,8 @@ class MessageBodies(Protocol):
 class QueueDesk:
     """Called on the event loop. Reading answers from memory; what changes something returns when that is durable, or
     raises StoreError when the store takes too long: it may be done all the same. All but `queues` and `configure`
-    raise NotFound. `core` writes into the present batch of `tick`."""
+    raise NotFound. `core` writes into the present batch of `tick`; `check_here` raises QueueElsewhere for a
+    queue of another slot of the cluster."""
 
     def __init__(
         self,
@@ -97,7 +98,9 @@ class QueueDesk:
         *,
         queues_max: int,
         groups_max: int,
+        check_here: Callable[[str], object] = str,
     ) -> None:
+        self._check_here = check_here
         self._core = core
         self._ticks = ticks
         self._commits = Durable(tick, ticks)
@@ -219,6 +222,7 @@ class QueueDesk:
     def apply(self, settings: QueueSettings) -> bool:
         """Make the queue or give it these settings, without waiting; True when it was made. Raises SettingsRefused and
         Refused."""
+        self._check_here(settings.name)
         queue = self._core.find(settings.name)
         count = len(self._core.names())
         if queue is None and count >= self._queues_max:
@@ -494,6 +498,7 @@ class QueueDesk:
 
     def _find(self, name: str) -> Queue:
         queue = self._core.find(name)
+        self._check_here(name)
         if queue is None:
             raise NotFound(f"there is no queue {name[:255]!r}")
         return queue

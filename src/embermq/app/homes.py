@@ -6,7 +6,7 @@ from functools import partial
 
 from embermq.app.cluster_side import ClusterSide, node_tls
 from embermq.app.config import Settings
-from embermq.cluster.slots import own_id, slot_of
+from embermq.cluster.slots import own_id, slot_of, slot_of_queue
 from embermq.edge.node_tls import NodeTls
 from embermq.edge.settings import Address
 from embermq.mqtt.wire.packets import Connect
@@ -51,6 +51,15 @@ class ClusterHomes:
     def tls(self) -> NodeTls | None:
         """See `edge.node_link.Homes`."""
         return self._tls
+
+    def queue_elsewhere(self, name: str) -> str:
+        """Which node has a durable queue of another slot, in words; "" for one of this slot."""
+        slot = slot_of_queue(name, self._slots)
+        if slot == self._cluster.slot:
+            return ""
+        node = self._cluster.name_of(slot)
+        whose = f"which node {node} has: ask that one" if node else "which no node has now: ask again later"
+        return f"queue {name[:255]!r} belongs to slot {slot} of the cluster, {whose}"
 
     def divide(self, state: BrokerState) -> None:
         """Have the broker serve this node's clients alone."""

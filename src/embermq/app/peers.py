@@ -14,8 +14,9 @@ from embermq.app.log_side import Post
 from embermq.app.redis_state import RedisState
 from embermq.app.slots import reader_name, slot_prefix
 from embermq.app.store_addresses import kafka_address
+from embermq.cluster.far_member import FarMember
 from embermq.cluster.inflow import Inflow
-from embermq.cluster.members import FarMember, Members, sessions_of
+from embermq.cluster.members import Members, sessions_of
 from embermq.cluster.statistics import ClusterStatistics
 from embermq.edge.member_links import MemberLinks
 from embermq.edge.node_link import Homes
@@ -26,7 +27,6 @@ from embermq.intake.broker import Broker
 from embermq.ports.message_log import MessageLog
 from embermq.ports.peer_logs import PeerLog, PeerRecords
 from embermq.sessions.durable_queues import OffsetFound
-from embermq.sessions.node_share import NodeShare
 
 NOTE_MS = 1_000
 """How often it is noted how far the logs of others have been taken in."""
@@ -58,7 +58,8 @@ class Peers:
         self.members = Members(broker.state, slot, settings.cluster.slots, self._call)
         self.members_of = partial(sessions_of, broker.state, slots=settings.cluster.slots)
         """Sessions here of a slot's clients."""
-        broker.state.share = NodeShare(catch_up=self._catch_up, members=self.members)
+        share = broker.state.share
+        share.catch_up, share.members = self._catch_up, self.members
         self._slot = slot
         self._links: MemberLinks | None = None
         self._early: list[FarMember] = []

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from embermq.admin.durable import TickDriver
-from embermq.admin.errors import OperationRefused
+from embermq.admin.errors import OperationRefused, QueueElsewhere
 from embermq.admin.queue_desk import QueueDesk
 from embermq.app.api_tokens import token_access
 from embermq.app.config import Settings
@@ -30,7 +32,15 @@ LOG = logging.getLogger("embermq")
 class QueueAdmin:
     """Of one broker. `desk` is None where queues are switched off."""
 
-    def __init__(self, settings: Settings, data_dir: Path, state: BrokerState, ticks: TickDriver) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        data_dir: Path,
+        state: BrokerState,
+        ticks: TickDriver,
+        elsewhere: Callable[[str], str],
+    ) -> None:
+        """`elsewhere` says of a queue that another slot of the cluster has which node to ask, "" of all others."""
         self._settings = settings
         self._data_dir = data_dir
         self.desk: QueueDesk | None = None
@@ -42,6 +52,7 @@ class QueueAdmin:
                 state.queues.bodies,
                 queues_max=settings.queues.queues_max,
                 groups_max=settings.queues.groups_max,
+                check_here=partial(_check_here, elsewhere),
             )
 
     def apply_file(self) -> None:
@@ -55,6 +66,8 @@ class QueueAdmin:
         for settings in read_queue_file(self._settings.queues.file):
             try:
                 self.desk.apply(settings)
+            except QueueElsewhere:
+                continue  # that one's node has the same file, or should
             except (SettingsRefused, OperationRefused) as refusal:
                 LOG.error("queues.file: %s; the queue stays as it is", refusal)
 
@@ -68,6 +81,11 @@ class QueueAdmin:
         """What goes on by itself ends."""
         if self.desk is not None:
             self.desk.close()
+
+
+def _check_here(elsewhere: Callable[[str], str], name: str) -> None:
+    if text := elsewhere(name):
+        raise QueueElsewhere(text)
 
 
 def _rpc_server_class() -> type[RpcServer]:

@@ -149,6 +149,10 @@ class _Parts(Struct):
     events: LimitedEvents
 
 
+def _nowhere(_queue: str) -> str:
+    return ""
+
+
 def _make_parts(
     settings: Settings, data_dir: Path, open_stores: OpenStores, homes: ClusterHomes | None
 ) -> _Parts:
@@ -192,7 +196,8 @@ def _make_parts(
     figures = Figures(settings, embedded, ticks, server, service)
     embedded.broker.state.tell = partial(_tell, (events.tell, messages.tell, figures.tell))
     control = ControlSide(data_dir)
-    queues = QueueAdmin(settings, data_dir, embedded.broker.state, ticks)
+    elsewhere = homes.queue_elsewhere if homes is not None else _nowhere
+    queues = QueueAdmin(settings, data_dir, embedded.broker.state, ticks, elsewhere)
     service.queues = queues.desk
     return _Parts(
         users,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -28,6 +29,7 @@ from embermq.app.peers import Peers, other_slots
 from embermq.app.places_noted import noted_places
 from embermq.app.redis_state import RedisState
 from embermq.app.slots import cluster_of, reader_name, slot_settings
+from embermq.cluster.slots import slot_of_queue
 from embermq.delivery.application.fed_readers import FedReaders
 from embermq.delivery.application.log_lifecycle import LogLifecycle
 from embermq.delivery.application.own_and_shared import OwnAndShared
@@ -73,7 +75,10 @@ def open_servers(
         if not known.is_any:
             redis.notes.begin(log_side.log_end)
         redis.notes.open(log_side.log_id, cluster)
-        stores = _Stores(redis, log_side, known, clock, tick, post)
+        slots = whole.cluster.slots
+        stores = _Stores(
+            redis, log_side, known, clock, tick, post, lambda name: slot_of_queue(name, slots) == slot
+        )
         opened = _read(data_dir, settings, rules, stores)
         if settings.cluster.slots > 1:
             opened.peers = _peers(whole, slot, opened, stores)
@@ -116,6 +121,8 @@ class _Stores(Struct, frozen=True):
     clock: ClockFile
     tick: Tick
     post: Post
+    owns_queue: Callable[[str], bool]
+    """Whether a durable queue belongs to this node's slot, by its name."""
 
 
 def _read(data_dir: Path, settings: Settings, rules: RuleSet | None, stores: _Stores) -> OpenedBroker:
@@ -123,6 +130,7 @@ def _read(data_dir: Path, settings: Settings, rules: RuleSet | None, stores: _St
     redis, log_side, known = stores.redis, stores.log_side, stores.known
     tick, post = stores.tick, stores.post
     state = make_state(settings, rules, tick)
+    state.share.owns_queue = stores.owns_queue
     parking = make_parking(state, settings, redis.parked)
     readers = log_side.feed_applications(state, redis.readers, parking)
     shared = log_side.share_applications(state, redis.shared, parking, readers)

@@ -24,11 +24,14 @@ from embermq.formats.log_record import (
     slot_field,
     slot_in,
 )
-from embermq.intake.publishing import HELD_UP, Publishing
+from embermq.intake.publishing import HELD_UP, REPEATS_UNSTORED, Publishing
 from embermq.model.message import Message
 from embermq.mqtt.value import replace
+from embermq.mqtt.wire.reason_codes import FIRST_ERROR
 from embermq.ports.peer_logs import PeerRecords
+from embermq.routing.queue_target import QUEUE_PREFIX, QueueAim, QueueTarget
 from embermq.routing.retain_order import RetainOrder
+from embermq.routing.retain_sources import RetainSources
 from embermq.routing.router import NO_MATCH
 from embermq.sessions.state import BrokerState
 from embermq.sessions.tick import Accepted, Copied
@@ -70,6 +73,7 @@ class Inflow:
         self._state = state
         self._publishing = publishing
         self._copied = dict(copied)
+        self._publishers = RetainSources(state)
         self._noted = noted
         self._order = state.share.retain_order = RetainOrder(slot, partial(_held, state, slot))
         self.busy: set[int] = set()
@@ -131,6 +135,8 @@ class Inflow:
         record = _own_record(state, frame, f"position {position} of slot {slot}")
         if record is None:
             return True
+        if record.message.topic.startswith(QUEUE_PREFIX):
+            return self._enqueue(piece, position, record)
         message, is_again = record.message, piece.next < piece.seen
         retain = message.retain and self._order.is_newer(message, slot)
         match = NO_MATCH
@@ -149,9 +155,7 @@ class Inflow:
             return True
         if message.retain and not retain:
             message = replace(message, retain=False)
-        carried = (field for field in record.unknown_fields if field[0] != FIELD_REPLAYED)
-        fields = (*carried, slot_field(slot, position))
-        copied = Copied(position, fields, piece.take_back, is_again)
+        copied = Copied(position, _fields(record, slot, position), piece.take_back, is_again)
         refusal = self._publishing.accept_operators(message, copied, match)
         if refusal is HELD_UP:
             return False
@@ -161,6 +165,33 @@ class Inflow:
         else:
             self.refused += 1
         return True
+
+    def _enqueue(self, piece: _Piece, position: int, record: LogRecord) -> bool:
+        """Likewise, what is for a durable queue of this slot: a will, or a message of QoS 0. All others of queues are
+        for those of the slot whose log it is."""
+        state, message = self._state, record.message
+        target = state.queues.look_up(message.topic) if state.queues is not None else None
+        if not isinstance(target, QueueTarget) or target.elsewhere or target.aim is not QueueAim.ENQUEUE:
+            return True
+        if message.is_expired(state.tick.now_ms):
+            return True
+        copied = Copied(position, _fields(record, piece.slot, position), piece.take_back)
+        permissions = self._publishers.permissions(record)
+        refusal = self._publishing.accept_operators(message, copied, permissions=permissions)
+        if refusal is HELD_UP or refusal is REPEATS_UNSTORED:
+            return False
+        if refusal is None:
+            self.copies += 1
+            piece.is_recorded = True
+        elif refusal.code >= FIRST_ERROR:  # nobody can be told
+            state.counters.publishes_refused += 1
+        return True
+
+
+def _fields(record: LogRecord, slot: int, position: int) -> tuple[tuple[int, bytes], ...]:
+    """Those of the copy."""
+    carried = (field for field in record.unknown_fields if field[0] != FIELD_REPLAYED)
+    return (*carried, slot_field(slot, position))
 
 
 def _own_record(state: BrokerState, frame: bytes, where: str) -> LogRecord | None:

@@ -1,6 +1,7 @@
-"""Clients of this node that are members of shared subscriptions of other slots.
+"""Clients of this node that are members of shared subscriptions, or use durable queues, of other slots.
 
-A group belongs to a slot by its name. A client of another slot has a session there too, by an id that names it and its
+A group belongs to a slot by its name, and so does a queue: who consumes from one, or publishes to it, is a client of
+its slot in the same way. A client of another slot has a session there too, by an id that names it and its
 own session (`sessions.member_ids`), and in that session are its deliveries, until it has acknowledged them. While the
 client is connected, its node keeps a connection to that session (a member link) and hands packets on, in both
 directions; it stores nothing of it. So the group's slot alone keeps the promises of shared subscriptions, as one broker
@@ -14,14 +15,12 @@ client's connection along.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Protocol
 
-from msgspec import Struct, field
-
-from embermq.cluster.slots import slot_of
+from embermq.cluster.far_member import Change, Client, FarMember, FarSide
+from embermq.cluster.far_publishes import FarPublishes
+from embermq.cluster.slots import slot_of, slot_of_filter
 from embermq.model.session import NEVER_EXPIRES
 from embermq.mqtt.value import replace
 from embermq.mqtt.wire.packets import (
@@ -43,6 +42,7 @@ from embermq.mqtt.wire.packets import (
 from embermq.mqtt.wire.properties import Properties
 from embermq.mqtt.wire.reason_codes import FIRST_ERROR, ReasonCode
 from embermq.mqtt.wire.version import ProtocolVersion
+from embermq.routing.queue_target import QUEUE_PREFIX, QueueTarget
 from embermq.sessions.link import UNLIMITED_PACKET_BYTES, Link
 from embermq.sessions.member_ids import client_of, is_member_id, member_id, member_of
 from embermq.sessions.node_share import Answered, Answers, GroupMembers
@@ -59,58 +59,9 @@ WINDOW_MAX = 100
 """Messages that another slot sends ahead of the client's answers."""
 BULK_BYTES_MAX = 256 * 1024
 """Of payloads that have waited, put on a connection before it is flushed: it may take no more then."""
-NO_SESSION = "the slot of the shared subscription has lost its session for this client"
-LINK_LOST = "the node of a shared subscription has gone, of which messages were not acknowledged"
-
-
-class FarSide(Protocol):
-    """A connection to the node of another slot."""
-
-    def send(self, packet: Packet) -> None:
-        """With all others of this turn of the event loop."""
-        ...
-
-    def close(self) -> None:
-        """Behind what has been sent."""
-        ...
-
-
-class _Change(Struct):
-    """A SUBSCRIBE or UNSUBSCRIBE that waits for its answer."""
-
-    packet: Subscribe | Unsubscribe
-    names: tuple[str, ...]
-    answered: Answered
-
-
-class FarMember(Struct, eq=False):
-    """One client's link to one slot. `far` is there from its CONNACK on; `sent` are the packet ids of what the client
-    has and has not answered, `waiting` is what it has no room for. `asked` is by packet id."""
-
-    client: _Client
-    slot: int
-    far: FarSide | None = None
-    is_over: bool = False
-    sent: set[int] = field(default_factory=set)
-    waiting: deque[Publish] = field(default_factory=deque)
-    asked: dict[int, _Change] = field(default_factory=dict)
-    last_packet_id: int = 0
-    tries: int = 1
-
-
-class _Client(Struct, eq=False):
-    """A client that is connected, with its links by slot. `room`: so many messages it may have unanswered.
-    `waits_ms`: by slot how long the last one that was lost was waited for."""
-
-    link: Link
-    session: Session
-    room: int
-    members: dict[int, FarMember] = field(default_factory=dict)
-    waits_ms: dict[int, int] = field(default_factory=dict)
-
-    @property
-    def is_there(self) -> bool:
-        return self.session.link is self.link and not self.link.closing
+RESPONSES = f"{QUEUE_PREFIX}responses/"
+NO_SESSION = "the slot of a shared subscription or a queue has lost its session for this client"
+LINK_LOST = "the node of a shared subscription or a queue has gone, and messages were not acknowledged"
 
 
 class Members(GroupMembers):
@@ -121,7 +72,7 @@ class Members(GroupMembers):
         self._slot = slot
         self._slots = slots
         self._call = call
-        self._clients: dict[Link, _Client] = {}
+        self._clients: dict[Link, Client] = {}
         self._known: dict[int, dict[str, int]] = {other: {} for other in range(slots) if other != slot}
         """By slot the clients that have a session there, with the generation of their own."""
         self._asked_for: dict[int, dict[str, int]] = {other: {} for other in self._known}
@@ -130,9 +81,10 @@ class Members(GroupMembers):
         """Slots that have told of all such sessions since this start."""
         self.over_at: dict[int, dict[str, None]] = {other: {} for other in self._known}
         """By slot the sessions there that have to end, since the client's own has."""
+        self._publishes = FarPublishes(state, slots, self._member, self._may_hold)
 
     def is_here(self, name: str) -> bool:
-        return slot_of(name, self._slots) == self._slot
+        return slot_of_filter(name, self._slots) == self._slot
 
     @property
     def links(self) -> int:
@@ -142,22 +94,21 @@ class Members(GroupMembers):
     # What clients ask for
 
     def subscribe(
-        self, link: Link, asked: Sequence[Subscription], identifiers: tuple[int, ...], answered: Answered
+        self, link: Link, asked: Sequence[Subscription], properties: Properties | None, answered: Answered
     ) -> None:
-        properties = Properties(subscription_identifiers=identifiers) if identifiers else None
         by_slot: dict[int, list[Subscription]] = {}
         for one in asked:
-            by_slot.setdefault(slot_of(one.topic_filter, self._slots), []).append(one)
+            by_slot.setdefault(slot_of_filter(one.topic_filter, self._slots), []).append(one)
         gather = _AnswersOfSlots(len(by_slot), answered)
         for slot, of_slot in by_slot.items():
             names = tuple(one.topic_filter for one in of_slot)
             packet = Subscribe(1, tuple(of_slot), properties)
-            self._ask(link, slot, _Change(packet, names, gather.answered))
+            self._ask(link, slot, Change(packet, names, gather.answered))
 
     def unsubscribe(self, link: Link, names: Sequence[str], answered: Answered) -> None:
         by_slot: dict[int, list[str]] = {}
         for name in names:
-            by_slot.setdefault(slot_of(name, self._slots), []).append(name)
+            by_slot.setdefault(slot_of_filter(name, self._slots), []).append(name)
         gather = _AnswersOfSlots(len(by_slot), answered)
         session = link.session
         for slot, of_slot in by_slot.items():
@@ -165,9 +116,7 @@ class Members(GroupMembers):
             if slot in self._listed and not may_be_member:
                 gather.answered(dict.fromkeys(of_slot, (ReasonCode.NO_SUBSCRIPTION_EXISTED, "")))
             else:
-                self._ask(
-                    link, slot, _Change(Unsubscribe(1, tuple(of_slot)), tuple(of_slot), gather.answered)
-                )
+                self._ask(link, slot, Change(Unsubscribe(1, tuple(of_slot)), tuple(of_slot), gather.answered))
 
     def give_up(self, link: Link) -> None:
         client = self._clients.get(link)
@@ -178,7 +127,7 @@ class Members(GroupMembers):
                 for asked in was_asked:
                     asked.answered(_refused(asked, why))
 
-    def _ask(self, link: Link, slot: int, asked: _Change) -> None:
+    def _ask(self, link: Link, slot: int, asked: Change) -> None:
         member = self._member(link, slot)
         if member is None:
             asked.answered(None)
@@ -194,7 +143,7 @@ class Members(GroupMembers):
         session = link.session
         client = self._clients.get(link)
         if client is None and session is not None and session.link is link and not link.closing:
-            client = self._clients[link] = _Client(link, session, session.window_max)
+            client = self._clients[link] = Client(link, session, session.window_max)
             session.beside = partial(self._has_room, client)
         if client is None:
             return None
@@ -203,6 +152,16 @@ class Members(GroupMembers):
             member = client.members[slot] = FarMember(client, slot)
             self._call(member)
         return member
+
+    def publish(self, link: Link, packet: Publish, target: QueueTarget) -> None:
+        self._publishes.publish(link, packet, target)
+
+    def released(self, link: Link, packet: Pubrel) -> bool:
+        return self._publishes.released(link, self._clients.get(link), packet)
+
+    def _may_hold(self, session: Session) -> list[int]:
+        """Slots that may have a session for this one; of one that has not been asked yet that is not known."""
+        return [slot for slot in self._known if slot not in self._listed or self._may_be_there(slot, session)]
 
     # Clients come and go
 
@@ -276,7 +235,7 @@ class Members(GroupMembers):
         is_unlimited = link.packet_bytes_max >= UNLIMITED_PACKET_BYTES
         properties = Properties(
             session_expiry_interval=NEVER_EXPIRES if session.persistent else 0,
-            receive_maximum=min(client.room, WINDOW_MAX),
+            receive_maximum=max(1, min(client.room, WINDOW_MAX)),
             maximum_packet_size=None if is_unlimited else link.packet_bytes_max,
         )
         name = member_id(session.client_id, session.generation)
@@ -299,6 +258,7 @@ class Members(GroupMembers):
             return
         for asked in member.asked.values():
             far.send(asked.packet)
+        self._publishes.opened(member, far)
 
     def took(self, member: FarMember, packet: Packet) -> None:
         """The other slot sends this to the client."""
@@ -307,14 +267,16 @@ class Members(GroupMembers):
         if member.is_over or not client.is_there:
             return
         match packet:
-            case Publish(qos=0):
+            case Publish(qos=0) if not packet.topic.startswith(QUEUE_PREFIX):
                 if client.link.paused:
                     self._state.counters.dropped_slow += 1
                 else:
                     self._send(client, packet)
             case Publish():
-                member.waiting.append(packet)
+                member.wait(packet)
                 self._fill(client)
+            case Puback() | Pubrec() | Pubcomp():
+                self._publishes.answered(member, packet)
             case Pubrel():
                 member.sent.add(packet.packet_id)
                 client.link.send_packet(packet)
@@ -330,7 +292,8 @@ class Members(GroupMembers):
             return
         text = (packet.properties.reason_string if packet.properties is not None else None) or ""
         codes = zip(asked.names, packet.reason_codes, strict=True)
-        answers = {name: (code, text if code >= FIRST_ERROR else "") for name, code in codes}
+        answers = {name: (code, text) for name, code in codes}
+        member.in_memory |= isinstance(packet, Suback) and any(map(_is_of_responses, asked.names))
         if isinstance(packet, Suback) and any(code < FIRST_ERROR for code in packet.reason_codes):
             session = member.client.session
             self._known[member.slot][session.client_id] = session.generation
@@ -341,7 +304,7 @@ class Members(GroupMembers):
         self._state.tick.wake()
         if member.is_over:
             return
-        if member.far is None and member.asked and member.tries < TRIES:
+        if member.far is None and (member.asked or member.unsent) and member.tries < TRIES:
             member.tries += 1
             self._state.timers.at(self._state.tick.now_ms + RETRY_MS, partial(self._call_again, member))
             return
@@ -354,10 +317,13 @@ class Members(GroupMembers):
         was_asked, member.asked = list(member.asked.values()), {}
         for asked in was_asked:
             asked.answered(None if far is not None else _refused(asked, why))
+        if far is None:
+            self._publishes.unreachable(member, why)
         if not client.is_there:
             return
         is_known = self._known[member.slot].get(client.session.client_id) == client.session.generation
-        if member.sent or (far is not None and is_known and not client.session.persistent):
+        is_lost = far is not None and ((is_known and not client.session.persistent) or member.in_memory)
+        if member.sent or member.taken or is_lost:
             client.link.disconnect(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, LINK_LOST)
             return
         self._fit(client)
@@ -372,7 +338,7 @@ class Members(GroupMembers):
         if not member.is_over:
             self._call(member)
 
-    def _again(self, client: _Client, slot: int) -> None:
+    def _again(self, client: Client, slot: int) -> None:
         if client.is_there:
             self._member(client.link, slot)
 
@@ -396,13 +362,13 @@ class Members(GroupMembers):
         if client is not None:
             self._fill(client)
 
-    def _has_room(self, client: _Client) -> None:
+    def _has_room(self, client: Client) -> None:
         if client.is_there:
             self._fill(client)
 
     # The window
 
-    def _fill(self, client: _Client) -> None:
+    def _fill(self, client: Client) -> None:
         """Send what waits for room, as far as there is."""
         link, window = client.link, client.session.window
         in_flight = sum(len(member.sent) for member in client.members.values())
@@ -412,23 +378,31 @@ class Members(GroupMembers):
             if in_flight and link.bulk_bytes >= BULK_BYTES_MAX:
                 break  # what is in flight will be acknowledged
             packet_id = member.waiting[0].packet_id
+            if not packet_id:
+                packet = member.take()
+                self._send(client, packet)
+                link.bulk_bytes += len(packet.payload)
+                continue
             if packet_id in window:  # given before this node had others beside it
                 continue
             in_flight += packet_id not in member.sent
             member.sent.add(packet_id)
-            packet = member.waiting.popleft()
+            packet = member.take()
             self._send(client, packet)
             link.bulk_bytes += len(packet.payload)
         self._fit(client)
 
-    def _fit(self, client: _Client) -> None:
-        """The client's own session leaves room for what it has from other slots, and for what waits up to half."""
+    def _fit(self, client: Client) -> None:
+        """The client's own session leaves room for what it has from other slots, and for what waits up to half. An
+        APPLICATION client gets nothing from them."""
+        if client.session.is_application:
+            return
         in_flight = sum(len(member.sent) for member in client.members.values())
         waiting = sum(len(member.waiting) for member in client.members.values())
         left = max(in_flight, min(in_flight + waiting, max(1, client.room // 2)))
         client.session.window_max = max(0, client.room - left)
 
-    def _send(self, client: _Client, packet: Publish) -> None:
+    def _send(self, client: Client, packet: Publish) -> None:
         link, counters = client.link, self._state.counters
         if link.version is not ProtocolVersion.V5:
             packet = replace(packet, properties=None)
@@ -439,7 +413,7 @@ class Members(GroupMembers):
         self._state.parts_sent += 2 if packet.qos else 1  # it goes in one
 
 
-def _refused(asked: _Change, why: str) -> Answers:
+def _refused(asked: Change, why: str) -> Answers:
     return dict.fromkeys(asked.names, (ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, why))
 
 
@@ -460,7 +434,7 @@ class _AnswersOfSlots:
             self._then(self._answers)
 
 
-def _in_turn(client: _Client) -> Iterator[FarMember]:
+def _in_turn(client: Client) -> Iterator[FarMember]:
     """The links with something that waits, one message of each after the other."""
     stuck: set[int] = set()
     while True:
@@ -472,6 +446,10 @@ def _in_turn(client: _Client) -> Iterator[FarMember]:
             yield member
             if len(member.waiting) == before:
                 stuck.add(member.slot)
+
+
+def _is_of_responses(topic_filter: str) -> bool:
+    return topic_filter.startswith(RESPONSES)
 
 
 def sessions_of(state: BrokerState, slot: int, slots: int) -> list[str]:

@@ -9,7 +9,8 @@ from typing import cast
 
 import msgspec
 
-from embermq.cluster.members import FarMember, Members
+from embermq.cluster.far_member import FarMember
+from embermq.cluster.members import Members
 from embermq.edge.node_link import (
     SIZE_BYTES,
     Homes,
@@ -98,6 +99,7 @@ class MemberLinks:
             user=user,
             certificate=certificate,
             host=member.client.link.peer,
+            version=member.client.link.version,
         )
         try:
             told = encode_introduction(introduction, nonce, self._homes.secret())
@@ -200,6 +202,7 @@ class _MemberLink(NonceReader):
         self._decoder = Decoder(Role.CLIENT, version=ProtocolVersion.V5)
         self._transport: asyncio.Transport | None = None
         self._out: list[bytes] = []
+        self._out_bytes = 0
         self.slot = member.slot
         self.address = address
 
@@ -236,12 +239,30 @@ class _MemberLink(NonceReader):
         """See `cluster.members.FarSide`."""
         if not self._out:
             asyncio.get_running_loop().call_soon(self._flush)
-        self._out.append(encode(packet, ProtocolVersion.V5))
+        data = encode(packet, ProtocolVersion.V5)
+        self._out_bytes += len(data)
+        self._out.append(data)
 
     def _flush(self) -> None:
-        out, self._out = self._out, []
+        out, self._out, self._out_bytes = self._out, [], 0
         if out and self._transport is not None and not self._transport.is_closing():
             self._transport.write(b"".join(out))
+
+    @property
+    def unsent_bytes(self) -> int:
+        """See `cluster.members.FarSide`."""
+        waiting = self._transport.get_write_buffer_size() if self._transport is not None else 0
+        return waiting + self._out_bytes
+
+    def pause(self) -> None:
+        """See `cluster.members.FarSide`."""
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        """See `cluster.members.FarSide`."""
+        if self._transport is not None:
+            self._transport.resume_reading()
 
     def close(self) -> None:
         """See `cluster.members.FarSide`."""

@@ -31,6 +31,7 @@ from embermq.edge.node_link import (
 from embermq.edge.settings import Address
 from embermq.model.client_type import ClientType
 from embermq.mqtt.wire.packets import Connect
+from embermq.mqtt.wire.version import ProtocolVersion
 from embermq.ports.tick_store import EVERYBODY
 from embermq.sessions.listener_terms import Terms
 from embermq.sessions.member_ids import is_member_id
@@ -179,6 +180,8 @@ class NodeDoor(asyncio.Protocol):
             door, client = self._door.introduce(introduced), Address(introduced.host, introduced.port)
         self._stop()
         connection = Connection(door, self._place, client)
+        if isinstance(introduced, MemberOf):
+            connection.member_version = ProtocolVersion(introduced.version)
         transport.set_protocol(connection)
         connection.connection_made(transport)
         if rest:

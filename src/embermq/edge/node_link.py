@@ -21,6 +21,7 @@ from msgspec import Struct
 from embermq.edge.node_tls import NodeTls
 from embermq.edge.settings import Address
 from embermq.mqtt.wire.packets import Connect
+from embermq.mqtt.wire.version import ProtocolVersion
 
 NONCE_BYTES = 16
 PROOF_BYTES = 32
@@ -41,8 +42,8 @@ class Messages(Struct, frozen=True, kw_only=True, tag="messages"):
 
 
 class MemberOf(Struct, frozen=True, kw_only=True, tag="member"):
-    """A client of slot `of` that is a member of groups of `slot`, as its `node` has let it in; `session` is the id of
-    its session there."""
+    """A client of slot `of` that is a member of groups, or uses queues, of `slot`, as its `node` has let it in;
+    `session` is the id of its session there."""
 
     slot: int
     of: int
@@ -51,6 +52,8 @@ class MemberOf(Struct, frozen=True, kw_only=True, tag="member"):
     user: str
     certificate: str
     host: str
+    version: int = ProtocolVersion.V5
+    """Of MQTT, that the client speaks."""
 
 
 class MembersAsked(Struct, frozen=True, kw_only=True, tag="members"):

@@ -33,6 +33,8 @@ from functools import partial
 
 from embermq.access.authorization.rule_set import Permissions
 from embermq.formats.log_record import Origin, encode_record
+from embermq.intake.kept_properties import deadline_of, kept_properties
+from embermq.intake.other_slots import ELSEWHERE, OTHER_SLOT, OtherSlots
 from embermq.intake.refusing import PUBLISHED, RETAINED_FULL, Refusing
 from embermq.model.message import Message
 from embermq.model.session import RetainedRow
@@ -40,17 +42,17 @@ from embermq.model.session_writes import RetainedWrite
 from embermq.mqtt.value import replace
 from embermq.mqtt.wire.encoder import puback, pubrec
 from embermq.mqtt.wire.packets import Publish
-from embermq.mqtt.wire.properties import Properties
 from embermq.mqtt.wire.reason_codes import FIRST_ERROR, ReasonCode
 from embermq.mqtt.wire.version import ProtocolVersion
 from embermq.ports.errors import StoreError, StoreFull
 from embermq.ports.tick_store import Receipt
 from embermq.routing.queue_target import QueueAim, QueueTarget
-from embermq.routing.retain_sources import source_of
+from embermq.routing.retain_sources import publisher_of, source_of
 from embermq.routing.router import NO_MATCH, Match
 from embermq.sessions.awaiting_pubrel import Holding
 from embermq.sessions.durable_queues import PUBLISHED_PREFIXES
 from embermq.sessions.link import Link
+from embermq.sessions.member_ids import client_of
 from embermq.sessions.session import Session
 from embermq.sessions.state import BrokerState
 from embermq.sessions.tick import (
@@ -91,6 +93,7 @@ class Publishing:
     def __init__(self, state: BrokerState, holding: Holding) -> None:
         self.refusing = Refusing(state)
         self._state = state
+        self._other_slots = OtherSlots(state, self.refusing, self._record)
         self._holding = holding
         self._tick = state.tick
         self._counters = state.counters
@@ -126,8 +129,7 @@ class Publishing:
                     return
                 receiving.discard(packet.packet_id)
             unanswered = link.unanswered = link.unanswered + 1
-            if unanswered > self._receive_maximum and link.version is ProtocolVersion.V5:
-                self.refusing.end_at_receive_maximum(link)
+            if unanswered > self._receive_maximum and self.refusing.is_past_receive_maximum(link):
                 return
             if receiving and qos == 1 and self.refusing.is_in_use(link, session, packet):
                 return
@@ -139,11 +141,16 @@ class Publishing:
             if match is None:
                 return
         queue, tick = match.queue, self._tick
+        if queue is not None and queue.elsewhere:
+            self._other_slots.send(link, replace(packet, topic=topic, properties=properties), queue)
+            return
         payload, counters = packet.payload, self._counters
         counters.messages_received += 1
         counters.payload_bytes_received += len(payload)
         due_ms = deadline_of(properties, tick.now_ms) if properties is not None else 0
         retain, publisher = packet.retain and queue is None, session.client_id
+        if link.member_version is not None:  # for a queue of this slot
+            publisher = client_of(publisher)
         message = Message(
             topic, payload, qos, retain, publisher, link.version, tick.date_ms, due_ms, properties
         )
@@ -189,6 +196,9 @@ class Publishing:
         if not own.is_repeated:
             self._counters.deliveries_denied += match.denied
         queue = match.queue
+        if queue is not None and queue.elsewhere:
+            left = Accepted(replace(message, retain=False), b"", OTHER_SLOT, None, 0, own=own)
+            return self._record(left, own.origin, permissions)
         if message.retain and (queue is not None or not self.refusing.has_room(message)):
             message = replace(message, retain=False)
         accepted = Accepted(message, b"", match, None, 0, own=own)
@@ -201,16 +211,24 @@ class Publishing:
         return self._record(accepted, own.origin, permissions)
 
     def accept_operators(
-        self, message: Message, own: Replayed | Asked | Copied, receivers: Match | None = None
+        self,
+        message: Message,
+        own: Replayed | Asked | Copied,
+        receivers: Match | None = None,
+        *,
+        permissions: Permissions | None = None,
     ) -> PublishRefusal | None:
-        """Take a message that an operator sends, so no rules are asked: for `receivers`, None for whoever its topic
-        leads to. Returns why it is refused, or what a queue says of one that it takes and does not enqueue."""
+        """Take a message that an operator sends, so no rules are asked, or one of another slot: for `receivers`, None
+        for whoever its topic leads to. `permissions` are asked whether its queue may be made. Returns why it is
+        refused, or what a queue says of one that it takes and does not enqueue."""
         state = self._state
         match = self._match_of_own(message) if receivers is None else receivers
         if isinstance(match, PublishRefusal):
             return match
         if match.queue is not None and match.queue.aim is not QueueAim.ENQUEUE:
             return NO_QUEUE
+        if match.queue is not None and match.queue.elsewhere:
+            return ELSEWHERE
         refused = state.refused_generations
         if (
             (state.refuse_all and not isinstance(own, Copied))
@@ -220,7 +238,7 @@ class Publishing:
         ):
             return HELD_UP
         accepted = Accepted(message, b"", match, None, 0, own=own)
-        self._record(accepted, None, None)
+        self._record(accepted, None, permissions)
         return accepted.refusal
 
     def publish_unstored(self, message: Message) -> None:
@@ -344,6 +362,8 @@ class Publishing:
             message = accepted.message = order.own(message)
         # What is QoS 0 has reached applications already, so its record names none.
         fields = source_of(state, permissions) if message.retain else ()
+        if match is OTHER_SLOT:
+            fields = publisher_of(permissions)
         if accepted.own is not None:
             fields += accepted.own.fields
         record = encode_record(message, match.stamps if qos else b"", origin, fields)
@@ -575,24 +595,3 @@ def _refusal_of(outcome: Verdict | PublishRefusal) -> PublishRefusal:
 def _leads_to(target: QueueTarget) -> Match:
     """Nobody in particular gets it now, and somebody may later: no 0x10."""
     return Match([], [], [], [], b"", False, False, queue=target)
-
-
-def deadline_of(properties: Properties, now_ms: int) -> int:
-    """The deadline that the Message Expiry Interval sets; 0 = none."""
-    interval_s = properties.message_expiry_interval
-    return 0 if interval_s is None else now_ms + interval_s * 1000
-
-
-def kept_properties(properties: Properties) -> Properties | None:
-    """What travels with the message: not the alias, which belongs to the connection [MQTT-3.3.2-7]."""
-    if properties.topic_alias is None:
-        return properties
-    kept = Properties(
-        payload_format_indicator=properties.payload_format_indicator,
-        message_expiry_interval=properties.message_expiry_interval,
-        content_type=properties.content_type,
-        response_topic=properties.response_topic,
-        correlation_data=properties.correlation_data,
-        user_properties=properties.user_properties,
-    )
-    return None if kept == Properties() else kept

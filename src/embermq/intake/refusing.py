@@ -38,6 +38,10 @@ WILL_IS_NO_WORD = PublishRefusal(
     ReasonCode.TOPIC_NAME_INVALID,
     "a will neither settles what a queue has delivered nor changes its settings",
 )
+WILL_ELSEWHERE = PublishRefusal(
+    ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR,
+    "a will cannot go to a queue of responses that belongs to another slot of the cluster",
+)
 PUBLISHED = frozenset({QueueAim.ENQUEUE, QueueAim.RESPOND})
 """What needs the right to publish."""
 ENDING = frozenset({ReasonCode.RETAIN_NOT_SUPPORTED, ReasonCode.QOS_NOT_SUPPORTED})
@@ -84,7 +88,11 @@ class Refusing:
     def target_of_will(self, queues: DurableQueues, topic: str) -> QueueTarget | PublishRefusal:
         """What a will to a topic below `$queue/` leads to, or why it cannot: it is a message, no word to a queue."""
         target = queues.look_up(topic)
-        return target if isinstance(target, PublishRefusal) or target.aim in PUBLISHED else WILL_IS_NO_WORD
+        if isinstance(target, PublishRefusal):
+            return target
+        if target.elsewhere and target.aim is QueueAim.RESPOND:
+            return WILL_ELSEWHERE
+        return target if target.aim in PUBLISHED else WILL_IS_NO_WORD
 
     def objection_to(self, packet: Publish | Will | Message, max_qos: int) -> PublishRefusal | None:
         """What the settings do not allow."""
@@ -189,7 +197,11 @@ class Refusing:
 
     def is_too_fast(self, link: Link, packet: Publish) -> bool:
         """The client publishes more than the settings allow."""
-        if self._rate is None or self._rate.admits(link, self._tick.now_ms):
+        if (
+            self._rate is None
+            or link.member_version is not None
+            or self._rate.admits(link, self._tick.now_ms)
+        ):
             return False
         self.refuse(link, packet.qos, packet.packet_id, TOO_FAST)
         return True
@@ -249,10 +261,14 @@ class Refusing:
         )  # its payload would wait in vain
         self._tick.batch.accepted.append(Accepted(message, b"", NO_MATCH, link, packet_id, refusal=refusal))
 
-    def end_at_receive_maximum(self, link: Link) -> None:
-        """More of the client's messages are unanswered than it was told it may have [MQTT-3.3.4-7]."""
+    def is_past_receive_maximum(self, link: Link) -> bool:
+        """More of the client's messages are unanswered than it was told it may have [MQTT-3.3.4-7]; for a member its
+        own node counts, for all slots."""
+        if link.version is not ProtocolVersion.V5 or link.member_version is not None:
+            return False
         limit = self._receive_maximum
         link.disconnect(ReasonCode.RECEIVE_MAXIMUM_EXCEEDED, f"the Receive Maximum is {limit}")
+        return True
 
     def acknowledge(self, link: Link, accepted: Accepted, verdict: Verdict) -> None:
         """Tell a client of MQTT 5 that its message has been taken, or what became of it. PUBREC with an error ends it

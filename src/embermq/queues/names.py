@@ -17,9 +17,9 @@ from msgspec import Struct
 from embermq.mqtt.topics.names import SHARE_PREFIX, shown
 from embermq.mqtt.wire.reason_codes import ReasonCode
 from embermq.queues.errors import NameRefused
+from embermq.routing import queue_target
 
-QUEUE_PREFIX = "$queue/"
-DEAD_LETTER_PREFIX = "dlq/"
+QUEUE_PREFIX, DEAD_LETTER_PREFIX = queue_target.QUEUE_PREFIX, queue_target.DEAD_LETTER_PREFIX
 RESPONSE_PREFIX = "responses/"
 NAME_BYTES_MAX = 255
 """Of a dead-letter queue: what stands behind `dlq/`."""

@@ -18,6 +18,7 @@ from embermq.model.queue_rows import Move, QueueWrites, StoredQueue
 from embermq.queues.consumer import EARLIEST, Client, Newcomer
 from embermq.queues.dead_letter_quota import DeadLetterQuota
 from embermq.queues.doubts import Doubts
+from embermq.queues.errors import SettingsRefused
 from embermq.queues.publication import Publication
 from embermq.queues.queue import Acceptance, ConsumerDelivery, Queue
 from embermq.queues.scans import PIECE
@@ -27,6 +28,10 @@ from embermq.queues.values import Returned
 
 OUTDATED_MAX = 1_000
 """Times at which a queue was to be looked at and need not be any more, besides as many as there are others."""
+
+
+def _owns_all(_name: str) -> bool:
+    return True
 
 
 class Queues:
@@ -39,8 +44,11 @@ class Queues:
         writes: Callable[[], QueueWrites],
         *,
         letter_bytes_max: int = sys.maxsize,
+        owns: Callable[[str], bool] = _owns_all,
     ) -> None:
-        """`writes` gives those of the present tick; `letter_bytes_max` is for the dead letters of all queues."""
+        """`writes` gives those of the present tick; `letter_bytes_max` is for the dead letters of all queues; `owns`
+        tells by its name whether a queue is this broker's, or of another slot of its cluster."""
+        self.owns = owns
         self.room = DeadLetterQuota(letter_bytes_max)
         self._alerts: list[DeadLetterAlert] = []
         self._stalled: list[tuple[str, str, str]] = []
@@ -116,11 +124,24 @@ class Queues:
     def configure(self, settings: QueueSettings) -> None:
         """Make a queue, or give it other settings. Raises SettingsRefused."""
         check_settings(settings)
+        self._check_slot(settings)
         queue = self._touch(settings.name)
         before = queue.settings.performance.prefetch
         queue.configure(settings)
         if settings.performance.prefetch != before:
             self._other_prefetch.append(settings.name)
+
+    def _check_slot(self, settings: QueueSettings) -> None:
+        """A dead letter moves in one write, so its queue has to be where it comes from."""
+        about = f"settings of queue {settings.name}"
+        if not self.owns(settings.name):
+            raise SettingsRefused(f"{about}: name: the queue belongs to another slot of the cluster")
+        target = settings.dead_letter_queue
+        if target and not self.owns(target):
+            raise SettingsRefused(
+                f"{about}: dlq_config.topic: {target[:80]} belongs to another slot of the cluster; with the topic that "
+                "is there by default dead letters stay where they come from"
+            )
 
     def accept(
         self,
@@ -371,6 +392,7 @@ class Queues:
             generations[move.source].finish_move(move.sequence, move.group)
 
     def _make(self, generation: int, settings: QueueSettings) -> Queue:
+        assert self.owns(settings.name), "who uses a queue has been sent to its slot"
         self._next_generation = max(self._next_generation, generation + 1)
         name = settings.name
         queue = Queue(

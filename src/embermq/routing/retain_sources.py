@@ -26,8 +26,16 @@ def source_of(state: BrokerState, permissions: Permissions | None) -> Fields:
     return (publisher_field(who.user, who.certificate),)
 
 
+def publisher_of(permissions: Permissions | None) -> Fields:
+    """What the record of a message tells of its publisher where another node has to ask for its rights."""
+    if permissions is None:
+        return ()
+    who = permissions.principal
+    return (publisher_field(who.user, who.certificate),)
+
+
 class RetainSources:
-    """Asks the rules of now about publishers of retained messages."""
+    """Asks the rules of now about publishers of messages that are in the log."""
 
     def __init__(self, state: BrokerState) -> None:
         self._state = state
@@ -35,14 +43,17 @@ class RetainSources:
 
     def may_still_publish(self, record: LogRecord) -> bool:
         """Whether the publisher may publish the message today; True when the record does not tell who that was."""
-        state = self._state
-        who = (
-            publisher_in(record)
-            if state.rules is not None and state.authorization.check_retain_source
-            else None
-        )
-        if who is None:
+        if not self._state.authorization.check_retain_source:
             return True
+        permissions = self.permissions(record)
+        return permissions is None or permissions.may_publish(record.message.topic)
+
+    def permissions(self, record: LogRecord) -> Permissions | None:
+        """What the publisher may do; None for everything, and when the record does not tell who that was."""
+        state = self._state
+        who = publisher_in(record) if state.rules is not None else None
+        if who is None:
+            return None
         principal = Principal(who[0], record.message.publisher, who[1])
         permissions = self._known.get(principal)
         if permissions is None or permissions.rules is not state.rules:
@@ -51,4 +62,4 @@ class RetainSources:
             if len(self._known) >= SOURCES_MAX:
                 self._known.clear()
             self._known[principal] = permissions
-        return permissions.may_publish(record.message.topic)
+        return permissions

@@ -138,6 +138,9 @@ class Acknowledging:
         packet_id = packet.packet_id
         receiving = session.receiving
         if receiving is None or packet_id not in receiving:
+            members = self._state.share.members
+            if members is not None and members.released(link, packet):
+                return
             known = link.version is not ProtocolVersion.V5
             answer = Pubcomp(packet_id, 0 if known else ReasonCode.PACKET_IDENTIFIER_NOT_FOUND)
             if session.persistent:  # the PUBREL that this one repeats may not be durable yet

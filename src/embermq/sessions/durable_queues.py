@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from embermq.access.authorization.rules import ADMIN_PREFIX
 from embermq.ports.errors import StoreError
+from embermq.routing.queue_target import QUEUE_PREFIX
 
 if TYPE_CHECKING:
     from embermq.access.authorization.rule_set import Permissions
@@ -22,9 +23,8 @@ if TYPE_CHECKING:
     from embermq.sessions.session import Delivery, Session
     from embermq.sessions.tick import Accepted, Batch, Enqueued, PublishRefusal, Verdict
 
-QUEUE_PREFIX = "$queue/"
-"""Topics below it are names of queues, never matched by ordinary subscriptions."""
 PUBLISHED_PREFIXES = (QUEUE_PREFIX, ADMIN_PREFIX)
+"""Topics below these are never matched by ordinary subscriptions."""
 
 
 OffsetFound = Callable[[int | StoreError], None]

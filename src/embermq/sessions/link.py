@@ -55,6 +55,7 @@ class Link:
         "keep_alive_ms",
         "last_ms",
         "listener",
+        "member_version",
         "opened_ms",
         "out",
         "packet_bytes_max",
@@ -86,6 +87,8 @@ class Link:
         self.session: Session | None = None
         self.claimed: Session | None = None
         self.version = ProtocolVersion.V311
+        self.member_version: ProtocolVersion | None = None
+        """What a client of another slot speaks, whose node speaks here for it; None for all others."""
         self.has_large = False
         """Whether a large packet is in `out`."""
         self.paused = False
@@ -124,6 +127,11 @@ class Link:
         """What ends the connection when the client's proof ends."""
         self.timer: Timer | None = None
         """What watches this connection: its keep-alive; once it is closing, that it ends."""
+
+    @property
+    def client_version(self) -> ProtocolVersion:
+        """What the client itself speaks."""
+        return self.member_version or self.version
 
     def send(self, data: bytes) -> None:
         """Queue encoded bytes for the next flush; nothing follows what ended the connection [MQTT-3.14.4-1]."""

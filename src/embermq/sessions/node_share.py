@@ -13,7 +13,9 @@ from embermq.routing.retain_order import RetainOrder
 from embermq.sessions.durable_queues import OffsetFound
 
 if TYPE_CHECKING:
-    from embermq.mqtt.wire.packets import Puback, Pubcomp, Pubrec, Subscription
+    from embermq.mqtt.wire.packets import Puback, Pubcomp, Publish, Pubrec, Pubrel, Subscription
+    from embermq.mqtt.wire.properties import Properties
+    from embermq.routing.queue_target import QueueTarget
     from embermq.sessions.link import Link
     from embermq.sessions.session import Session
 
@@ -24,22 +26,32 @@ Answered = Callable[[Answers | None], None]
 
 
 class GroupMembers(ABC):
-    """Shared subscriptions of this node's clients whose group belongs to another slot. Called inside a tick."""
+    """Shared subscriptions and durable queues of this node's clients that belong to another slot. Called inside a
+    tick."""
 
     @abstractmethod
     def is_here(self, name: str) -> bool:
-        """Whether the group of this shared subscription, as clients spell it, belongs to this node."""
+        """Whether the group or queue of this subscription, as clients spell it, belongs to this node."""
 
     @abstractmethod
     def subscribe(
-        self, link: Link, asked: Sequence[Subscription], identifiers: tuple[int, ...], answered: Answered
+        self, link: Link, asked: Sequence[Subscription], properties: Properties | None, answered: Answered
     ) -> None:
-        """Have a client be a member of groups that are elsewhere. `answered` is called once, while the link is
-        there."""
+        """Have a client be a member of groups, or a consumer of queues, that are elsewhere. `answered` is called once,
+        while the link is there."""
 
     @abstractmethod
     def unsubscribe(self, link: Link, names: Sequence[str], answered: Answered) -> None:
-        """Likewise, for groups that it is to leave."""
+        """Likewise, for what it is to leave."""
+
+    @abstractmethod
+    def publish(self, link: Link, packet: Publish, target: QueueTarget) -> None:
+        """Send what a client publishes to a queue that is elsewhere; it is answered as that one answers."""
+
+    @abstractmethod
+    def released(self, link: Link, packet: Pubrel) -> bool:
+        """A client releases a packet id that its own session does not hold; True when another slot may, which answers
+        then."""
 
     @abstractmethod
     def give_up(self, link: Link) -> None:
@@ -66,7 +78,7 @@ class GroupMembers(ABC):
         """The client's socket takes data again."""
 
 
-def _always(_client_id: str) -> bool:
+def _always(_name: str) -> bool:
     return True
 
 
@@ -79,12 +91,12 @@ def _nobody(_message: Message) -> None:
 
 
 class NodeShare(Struct):
-    """`is_own` tells whether a client belongs to this node, by its id; `own_id` makes an id that does, of one that was
-    to be assigned. `relay` sends a message that gets no record to the others. `retain_order` says which retained
-    message is the newer one, and `catch_up` calls back when what the others have taken up to now is here; both, and
-    `members`, are None where there are no others. `packet_ids`: this node gives those that leave the second number when
-    divided by the first. `elsewhere` ends a sentence for operators that there is no session of this client id: where to
-    ask."""
+    """`is_own` tells whether a client belongs to this node, by its id, and `owns_queue` whether a durable queue does,
+    by its name; `own_id` makes an id that does, of one that was to be assigned. `relay` sends a message that gets no
+    record to the others. `retain_order` says which retained message is the newer one, and `catch_up` calls back when
+    what the others have taken up to now is here; both, and `members`, are None where there are no others. `packet_ids`:
+    this node gives those that leave the second number when divided by the first. `elsewhere` ends a sentence for
+    operators that there is no session of this client id: where to ask."""
 
     is_own: Callable[[str], bool] = _always
     own_id: Callable[[str], str] = str
@@ -94,3 +106,4 @@ class NodeShare(Struct):
     members: GroupMembers | None = None
     packet_ids: tuple[int, int] = (1, 0)
     elsewhere: Callable[[str], str] = _nowhere
+    owns_queue: Callable[[str], bool] = _always

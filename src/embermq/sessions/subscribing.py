@@ -19,9 +19,9 @@ from embermq.mqtt.wire.properties import Properties
 from embermq.mqtt.wire.reason_codes import ReasonCode
 from embermq.mqtt.wire.version import ProtocolVersion
 from embermq.ports.errors import StoreError
+from embermq.routing.queue_target import QUEUE_PREFIX
 from embermq.routing.router import Subscriber
 from embermq.sessions.client_events import EventKind
-from embermq.sessions.durable_queues import QUEUE_PREFIX
 from embermq.sessions.link import Link
 from embermq.sessions.node_share import Answers
 from embermq.sessions.retained_replay import RetainedReplay
@@ -30,12 +30,14 @@ from embermq.sessions.state import BrokerState
 from embermq.sessions.waiting_subscriptions import NO_REFUSALS, Refusals, WaitingSubscriptions
 
 RETAIN_ALWAYS, RETAIN_WHEN_NEW, RETAIN_NEVER = 0, 1, 2
+NOT_RETAINED = (SHARE_PREFIX, QUEUE_PREFIX)
+"""Filters that begin so get no retained messages."""
 V3_FAILURE = 0x80
 DENIED = "not allowed to subscribe there"
 NOT_TAKEN = "the topic filter is longer, or has more levels, than is allowed here"
 STORE_FULL = "sessions cannot be stored now"
 NOT_READ = "what another slot of the cluster has retained cannot be read now"
-APPLICATION_SHARES = "with several slots APPLICATION clients cannot share"
+APPLICATION_SHARES = "with several slots APPLICATION clients cannot share, nor consume durable queues"
 CHANGED = "what the client may do has changed meanwhile"
 NO_ANSWERS: Answers = {}
 SWITCHED_OFF = "subscriptions of that kind are switched off"
@@ -63,26 +65,35 @@ class Subscribing:
             time_ms = queues.start_time(link, session, packet)
             if time_ms:
                 ask = partial(queues.find_offset, time_ms)
-                self._logs_first.find(link, ask, partial(self._subscribe_from, link, packet))
+                self._logs_first.find(link, ask, partial(self._catch_up, link, packet))
                 return
+        self._catch_up(link, packet, None)
+
+    def _catch_up(self, link: Link, packet: Subscribe, start: int | StoreError | None) -> None:
+        """`start` is for queues: see `DurableQueues.subscribe`."""
         catch_up = self._state.share.catch_up
         if catch_up is not None and any(map(_wants_retained, packet.subscriptions)):
             # What other nodes have acknowledged as retained by now is to be found.
-            self._logs_first.find(link, catch_up, partial(self._caught_up, link, packet))
+            self._logs_first.find(link, catch_up, partial(self._caught_up, link, packet, start))
             return
-        self._ask_others(link, packet, NO_ANSWERS)
+        self._ask_others(link, packet, start, NO_ANSWERS)
 
-    def _caught_up(self, link: Link, packet: Subscribe, found: int | StoreError) -> None:
+    def _caught_up(
+        self, link: Link, packet: Subscribe, start: int | StoreError | None, found: int | StoreError
+    ) -> None:
         answers = NO_ANSWERS
         if isinstance(found, StoreError):
             wanting = filter(_wants_retained, packet.subscriptions)
             answers = {
                 one.topic_filter: (ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, NOT_READ) for one in wanting
             }
-        self._ask_others(link, packet, answers)
+        self._ask_others(link, packet, start, answers)
 
-    def _ask_others(self, link: Link, packet: Subscribe, answers: Answers) -> None:
-        """Have other slots make the client a member of their groups, where nothing is against it."""
+    def _ask_others(
+        self, link: Link, packet: Subscribe, start: int | StoreError | None, answers: Answers
+    ) -> None:
+        """Have other slots make the client a member of their groups, or a consumer of their queues, where nothing is
+        against it."""
         session, members = link.session, self._state.share.members
         if session is None or link.closing:
             return
@@ -93,25 +104,26 @@ class Subscribing:
                 one
                 for one in lowered
                 if self._is_elsewhere(one.topic_filter)
-                and self._is_shareable(session, one)
+                and (self._is_shareable(session, one) or self._is_consumable(session, one))
                 and not session.is_application
             ]
         if members is None or not asked:
-            self._subscribe_from(link, packet, None, answers)
+            self._subscribe_from(link, packet, start, answers)
             return
-        identifiers = packet.properties.subscription_identifiers if packet.properties is not None else ()
 
         def answered(found: Answers) -> None:
-            self._subscribe_from(link, packet, None, answers | found)
+            self._subscribe_from(link, packet, start, answers | found)
 
-        self._logs_first.ask_members(link, partial(members.subscribe, link, asked, identifiers), answered)
+        self._logs_first.ask_members(
+            link, partial(members.subscribe, link, asked, packet.properties), answered
+        )
 
     def _is_elsewhere(self, topic_filter: str) -> bool:
-        """Whether it is a shared subscription whose group belongs to another slot."""
+        """Whether it is a shared subscription whose group belongs to another slot, or one to such a queue."""
         members = self._state.share.members
         return (
             members is not None
-            and topic_filter.startswith(SHARE_PREFIX)
+            and topic_filter.startswith((SHARE_PREFIX, QUEUE_PREFIX))
             and not members.is_here(topic_filter)
         )
 
@@ -146,6 +158,17 @@ class Subscribing:
             place is not None
             and not asked.no_local
             and not place[1].startswith(QUEUE_PREFIX)
+            and self._unavailable((asked,)) is None
+            and self._state.may_subscribe(session.permissions, place[1])
+        )
+
+    def _is_consumable(self, session: Session, asked: Subscription) -> bool:
+        """Whether nothing is against a subscription to a queue but what its own slot is asked."""
+        place = self._place(asked.topic_filter)
+        return (
+            place is not None
+            and not (place[0] and asked.no_local)
+            and place[1].startswith(QUEUE_PREFIX)
             and self._unavailable((asked,)) is None
             and self._state.may_subscribe(session.permissions, place[1])
         )
@@ -249,7 +272,8 @@ class Subscribing:
             return V3_FAILURE, SWITCHED_OFF  # MQTT 5 clients have been sent away
         if place is None:
             return (ReasonCode.TOPIC_FILTER_INVALID if v5 else V3_FAILURE), NOT_TAKEN
-        if place[0] and self._state.share.members is not None and session.is_application:
+        is_group = place[0] or place[1].startswith(QUEUE_PREFIX)
+        if is_group and self._state.share.members is not None and session.is_application:
             return (ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR if v5 else V3_FAILURE), APPLICATION_SHARES
         if text := self._over_limit(session, asked.topic_filter):
             return (ReasonCode.QUOTA_EXCEEDED if v5 else V3_FAILURE), text
@@ -407,7 +431,7 @@ class Subscribing:
 
 
 def _wants_retained(asked: Subscription) -> bool:
-    return asked.retain_handling != RETAIN_NEVER and not asked.topic_filter.startswith(SHARE_PREFIX)
+    return asked.retain_handling != RETAIN_NEVER and not asked.topic_filter.startswith(NOT_RETAINED)
 
 
 def _lowered(subscriptions: tuple[Subscription, ...], max_qos: int) -> Iterator[Subscription]:

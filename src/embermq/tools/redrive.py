@@ -13,6 +13,7 @@ from embermq.admin.operations import GET_QUEUE_STATS, REDRIVE_DEAD_LETTERS
 from embermq.app.config import Settings
 from embermq.app.control import ControlClient, NoAnswer
 from embermq.app.errors import JobFailed, OptionError, UserError
+from embermq.app.slots import noted_slot
 from embermq.pipeline.errors import BrokerAway, FilterError, PipelineError
 from embermq.pipeline.places import Places
 from embermq.ports.errors import StoreError
@@ -79,7 +80,9 @@ def run_redrive(order: RedriveOrder, settings: Settings, progress: Progress, not
             door, rate=order.rate, patience_s=PATIENCE_S, progress=progress, notice=notice
         )
         try:
-            with letters_file(settings, letters_in, with_bodies=order.wanted is not None) as letters:
+            with letters_file(
+                noted_slot(settings), letters_in, with_bodies=order.wanted is not None
+            ) as letters:
                 return redrive(settings.pipeline, letters, terms, putting_back)
         except FilterError as error:
             raise OptionError(f"--filter: {error}") from error

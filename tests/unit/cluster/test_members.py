@@ -9,12 +9,12 @@ from tests.support.hand_driven import HandDrivenBroker, HandLink
 
 from embermq.access.authentication.gate import Gate
 from embermq.access.authentication.identity import Identity
+from embermq.cluster.far_member import FarMember
 from embermq.cluster.members import (
     BULK_BYTES_MAX,
     RETRY_MAX_MS,
     RETRY_MS,
     TRIES,
-    FarMember,
     Members,
     sessions_of,
 )
@@ -68,7 +68,8 @@ class Far:
 
     def __init__(self) -> None:
         self.packets: list[Packet] = []
-        self.closed = False
+        self.closed = self.paused = False
+        self.unsent_bytes = 0
 
     def send(self, packet: Packet) -> None:
         assert not self.closed
@@ -76,6 +77,12 @@ class Far:
 
     def close(self) -> None:
         self.closed = True
+
+    def pause(self) -> None:
+        self.paused = True
+
+    def resume(self) -> None:
+        self.paused = False
 
 
 class Node:

@@ -15,6 +15,11 @@ from embermq.sessions.tick import PublishRefusal, Verdict
 SUFFIX = "/config"
 
 
+def queue_of(topic: str) -> str:
+    """The queue that a topic below `$admin/queue/` names, if it does."""
+    return queue_name(topic[len(ADMIN_PREFIX) :]).removesuffix(SUFFIX)
+
+
 class Configuring:
     """The body is what the API takes: JSON; the answer comes when it is durable."""
 

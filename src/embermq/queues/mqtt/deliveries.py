@@ -340,6 +340,6 @@ def _verb(reason_code: int) -> Verb:
 def mode_on(subscription: QueueSubscription, link: Link) -> AckMode:
     """What settles on this connection: a client that speaks MQTT 3 now has no control topics, since it is told no
     message id."""
-    if subscription.ack_mode is AckMode.EXPLICIT and link.version is not ProtocolVersion.V5:
+    if subscription.ack_mode is AckMode.EXPLICIT and link.client_version is not ProtocolVersion.V5:
         return AckMode.PUBACK
     return subscription.ack_mode

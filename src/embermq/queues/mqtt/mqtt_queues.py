@@ -19,7 +19,7 @@ from embermq.ports.queue_store import QueueStore
 from embermq.ports.tick_store import EVERYBODY, Receipt, queue_owner
 from embermq.queues.errors import NameRefused
 from embermq.queues.mqtt.bodies import CACHE_BYTES, BodyCache
-from embermq.queues.mqtt.configuring import Configuring
+from embermq.queues.mqtt.configuring import Configuring, queue_of
 from embermq.queues.mqtt.control import Control
 from embermq.queues.mqtt.creating import Creating
 from embermq.queues.mqtt.deliveries import Deliveries
@@ -67,6 +67,7 @@ class MqttQueues(DurableQueues):
             store.next_generation(),
             lambda: state.tick.writes.queues,
             letter_bytes_max=letter_bytes_max,
+            owns=state.share.owns_queue,
         )
         self.creating = Creating(self.core, settings)
         self.bodies = BodyCache(store, CACHE_BYTES, state.damaged, self._unstored_moves)
@@ -103,15 +104,19 @@ class MqttQueues(DurableQueues):
         if not self._is_enabled:
             return IS_OFF
         if topic.startswith(ADMIN_PREFIX):
-            return QueueTarget(QueueAim.CONFIGURE, topic)
+            return QueueTarget(QueueAim.CONFIGURE, topic, elsewhere=self._elsewhere(queue_of(topic)))
         try:
             parsed = parse_topic(topic)
         except NameRefused as refusal:
             return PublishRefusal(refusal.reason_code, refusal.message)
         if parsed.verb is not None:
-            return QueueTarget(QueueAim.SETTLE, parsed.name, parsed.verb)
+            return QueueTarget(QueueAim.SETTLE, parsed.name, parsed.verb, self._elsewhere(parsed.name))
         is_response = kind_of(parsed.name) is QueueKind.RESPONSES
-        return QueueTarget(QueueAim.RESPOND if is_response else QueueAim.ENQUEUE, parsed.name)
+        aim = QueueAim.RESPOND if is_response else QueueAim.ENQUEUE
+        return QueueTarget(aim, parsed.name, elsewhere=self._elsewhere(parsed.name))
+
+    def _elsewhere(self, name: str) -> str:
+        return "" if self.core.owns(name) else name
 
     def put(
         self, target: QueueTarget, accepted: Accepted, permissions: Permissions | None

@@ -25,6 +25,7 @@ from embermq.queues.publication import UserProperties, without_reserved
 from embermq.queues.settings import BrokerQueueSettings
 from embermq.sessions.forwarded_frames import message_frame
 from embermq.sessions.link import Link
+from embermq.sessions.member_ids import client_of
 from embermq.sessions.packet_ids import next_packet_id
 from embermq.sessions.session import Session
 from embermq.sessions.state import BrokerState
@@ -54,7 +55,7 @@ class ResponseQueue:
     def __init__(self, name: str, topic_filter: str, session: Session) -> None:
         self.name = name
         self.topic_filter = topic_filter
-        self.owner = (session.client_id, session.principal.user)
+        self.owner = (client_of(session.client_id), session.principal.user)
         self.session: Session | None = session
         self.qos = 0
         self.identifiers: tuple[int, ...] = ()
@@ -122,7 +123,7 @@ class Responses:
         timeout_ms = self._timeout_ms(user_properties)
         queue = self._queues.get(parsed.name)
         if queue is None:
-            own = self._of_client.setdefault(session.client_id, {})
+            own = self._of_client.setdefault(client_of(session.client_id), {})
             if len(own) >= QUEUES_MAX:
                 raise QueueRefusal(
                     f"{session.client_id} has {len(own)} queues of responses, the limit is {QUEUES_MAX}",
@@ -131,7 +132,7 @@ class Responses:
             queue = self._queues[parsed.name] = own[parsed.name] = ResponseQueue(
                 parsed.name, topic_filter, session
             )
-        elif queue.owner != (session.client_id, session.principal.user):
+        elif queue.owner != (client_of(session.client_id), session.principal.user):
             raise QueueRefusal(
                 f"{shown(topic_filter)} has another consumer already", ReasonCode.NOT_AUTHORIZED
             )
@@ -192,7 +193,7 @@ class Responses:
             queue.session = None
 
     def _of(self, session: Session) -> list[ResponseQueue]:
-        own = self._of_client.get(session.client_id)
+        own = self._of_client.get(client_of(session.client_id)) if self._of_client else None
         return [queue for queue in own.values() if queue.session is session] if own else []
 
     def _stays(self, queue: ResponseQueue, session: Session) -> None:

@@ -32,6 +32,7 @@ from embermq.queues.names import QUEUE_PREFIX, is_queue_filter
 from embermq.queues.publication import UserProperties
 from embermq.queues.queues import Queues
 from embermq.sessions.link import Link
+from embermq.sessions.member_ids import client_of
 from embermq.sessions.quotas import Quotas
 from embermq.sessions.session import Session
 from embermq.sessions.state import BrokerState
@@ -79,7 +80,7 @@ class Subscriptions:
         said = packet.properties.user_properties if packet.properties is not None else ()
         if all(name != START_POSITION for name, _ in said):
             return 0
-        asker = Asker(session.client_id, link.version, self._allows_none)
+        asker = Asker(client_of(session.client_id), link.client_version, self._allows_none)
         for asked in packet.subscriptions:
             if not is_queue_filter(asked.topic_filter) or is_of_responses(asked.topic_filter):
                 continue
@@ -87,6 +88,8 @@ class Subscriptions:
                 subscription, start = read_subscription(asked.topic_filter, asked.qos, 0, said, asker)
             except QueueRefusal:
                 continue  # it is refused when its turn comes
+            if not self._core.owns(subscription.queue):
+                continue  # its own slot asks
             may = session.permissions is None or session.permissions.may_subscribe(
                 QUEUE_PREFIX + subscription.queue
             )
@@ -128,7 +131,7 @@ class Subscriptions:
         start: int | StoreError | None,
     ) -> QueueSubscription:
         tick = self._state.tick
-        asker = Asker(session.client_id, link.version, self._allows_none)
+        asker = Asker(client_of(session.client_id), link.client_version, self._allows_none)
         subscription, begins = read_subscription(asked.topic_filter, asked.qos, identifier, properties, asker)
         self._creating.check(subscription.queue, session.permissions)
         self._creating.check_group(*subscription.place)

@@ -42,7 +42,7 @@ def enqueue_tail(
             topic = parse_topic(message.topic)
         except NameRefused:
             continue
-        if topic.verb is not None or offset < complete_to(topic.name):
+        if topic.verb is not None or offset < complete_to(topic.name) or not core.owns(topic.name):
             continue
         if _enqueue(core, topic.name, tick, message, offset=offset, record_bytes=len(frame)):
             tick.writes.queues.bodies_at[offset] = frame
