@@ -139,7 +139,8 @@ class Acknowledging:
         receiving = session.receiving
         if receiving is None or packet_id not in receiving:
             members = self._state.share.members
-            if members is not None and members.released(link, packet):
+            is_own = link.member_version is None  # a member's is held here or nowhere
+            if members is not None and is_own and members.released(link, packet):
                 return
             known = link.version is not ProtocolVersion.V5
             answer = Pubcomp(packet_id, 0 if known else ReasonCode.PACKET_IDENTIFIER_NOT_FOUND)
