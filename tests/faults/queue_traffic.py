@@ -26,6 +26,9 @@ WORKERS = "workers"
 BACKLOG_MAX = 40
 """Messages that are enqueued and not settled: a test is to end soon after its producers."""
 HOLD_S = 0.1
+AGAIN_S = 0.2
+UNREACHABLE = 0x83
+"""The slot of the queue has no node now."""
 
 Item = tuple[str, int]
 """A message: its key, and its number in the key."""
@@ -154,7 +157,10 @@ class Producer(ReturningClient):
 
 
 class Consumer(ReturningClient):
-    """A worker that does as it likes, until it is `finishing`; then it acks."""
+    """A worker that does as it likes, until it is `finishing`; then it acks. One that `is_patient` asks again for a
+    queue that cannot be reached."""
+
+    is_patient = False
 
     def __init__(self, place: Place, client_id: str, ledger: Ledger, random: Random) -> None:
         super().__init__(place, client_id, V5)
@@ -167,7 +173,7 @@ class Consumer(ReturningClient):
     async def entered(self, client: MqttClient, properties: Properties | None) -> None:
         """A kept session is in its group again by itself; the first time, and now and then, it subscribes."""
         if self.connections == 1 or self._random.random() < 0.3:
-            await _subscribe(client, TOPIC, WORKERS, "explicit", "6")
+            await _subscribe(client, TOPIC, WORKERS, "explicit", "6", is_patient=self.is_patient)
 
     def take(self, client: MqttClient, packet: Packet) -> None:
         if isinstance(packet, Connack):
@@ -202,6 +208,8 @@ class Consumer(ReturningClient):
 class Reader(ReturningClient):
     """Reads a queue in a group of its own, and acks by PUBACK, `behind` messages later: others have settled by then."""
 
+    is_patient = False
+
     def __init__(
         self, place: Place, client_id: str, topic: str, seen: set[Item] | Counter[Item], *, behind: int = 0
     ) -> None:
@@ -213,7 +221,10 @@ class Reader(ReturningClient):
 
     async def entered(self, client: MqttClient, properties: Properties | None) -> None:
         if self.connections == 1:
-            await _subscribe(client, self._topic, self.client_id, "puback", str(self._behind + 50))
+            prefetch = str(self._behind + 50)
+            await _subscribe(
+                client, self._topic, self.client_id, "puback", prefetch, is_patient=self.is_patient
+            )
 
     def finish(self) -> None:
         """Everything that is held, and what comes."""
@@ -238,12 +249,19 @@ class Reader(ReturningClient):
             self._settle(client)
 
 
-async def _subscribe(client: MqttClient, topic: str, group: str, mode: str, prefetch: str) -> None:
-    packet_id = client.next_id()
-    answer = client.expect(Suback, packet_id)
+async def _subscribe(
+    client: MqttClient, topic: str, group: str, mode: str, prefetch: str, *, is_patient: bool
+) -> None:
     given = (("consumer-group", group), ("ack-mode", mode), ("prefetch", prefetch))
-    client.send(Subscribe(packet_id, (Subscription(topic, 1),), Properties(user_properties=given)))
-    assert list((await answer).reason_codes) == [1]
+    while True:
+        packet_id = client.next_id()
+        answer = client.expect(Suback, packet_id)
+        client.send(Subscribe(packet_id, (Subscription(topic, 1),), Properties(user_properties=given)))
+        codes = list((await answer).reason_codes)
+        if codes == [1]:
+            return
+        assert is_patient and codes == [UNREACHABLE], codes
+        await asyncio.sleep(AGAIN_S)
 
 
 def _properties(packet: Publish) -> tuple[tuple[str, str], ...]:

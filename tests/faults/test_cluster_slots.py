@@ -7,7 +7,7 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -31,6 +31,7 @@ LEASE_S = 2
 SLOTS = 2
 KILLS = 2
 MESSAGES = 250
+NO_QUEUES = {"queues.enabled": False}
 RETAINED, ROUNDS = 200, 4
 """Messages that are retained at a time, and how often."""
 
@@ -43,10 +44,11 @@ def node(
     *,
     pipeline: bool = False,
     tls: Authority | None = None,
+    queues: Mapping[str, object] = NO_QUEUES,
 ) -> BrokerProcess:
     settings = servers | {"cluster.etcd": f"{etcd.url}/cars", "cluster.lease_ttl_s": LEASE_S}
     settings |= {"cluster.node": name, "cluster.slots": SLOTS, "cluster.listen": f"127.0.0.1:{free_port()}"}
-    settings |= {"queues.enabled": False, "device.queue_limit": 60_000}
+    settings |= {"device.queue_limit": 60_000, **queues}
     if tls is not None:
         certificate = tls.node(["127.0.0.1"], days=1, replace=True).rename(folder / f"{name}.pem")
         settings |= {"cluster.cert": certificate, "cluster.ca": tls.certificate_file}
@@ -62,9 +64,10 @@ def nodes(
     spare: bool = False,
     pipeline: bool = False,
     tls: Authority | None = None,
+    queues: Mapping[str, object] = NO_QUEUES,
 ) -> Iterator[list[BrokerProcess]]:
     """One for each slot, by slot, and one that stands by. With `tls` they speak that with one another."""
-    make = partial(node, etcd, servers, folder, pipeline=pipeline, tls=tls)
+    make = partial(node, etcd, servers, folder, pipeline=pipeline, tls=tls, queues=queues)
     found = [make(name) for name in ("zero", "one")]
     with ExitStack() as started:
         for each in found:

@@ -16,7 +16,9 @@ from embermq.sessions.tick import Tick
 class DeskBench(Bench):
     """`failing` commits are refused before one is made."""
 
-    def __init__(self, queues_max: int = 100, groups_max: int = 100) -> None:
+    def __init__(
+        self, queues_max: int = 100, groups_max: int = 100, check_here: Callable[[str], object] = str
+    ) -> None:
         self.tick = Tick()
         self.failing = 0
         self.commits = 0
@@ -24,7 +26,13 @@ class DeskBench(Bench):
         self._is_due = False
         super().__init__()
         self.desk = QueueDesk(
-            self.queues, self.tick, self, self, queues_max=queues_max, groups_max=groups_max
+            self.queues,
+            self.tick,
+            self,
+            self,
+            queues_max=queues_max,
+            groups_max=groups_max,
+            check_here=check_here,
         )
 
     # What the desk sees of the broker.

@@ -91,14 +91,6 @@ def check_slots(settings: Settings) -> None:
         raise ValueError(
             "cluster.slots: each slot has a database of the Redis, and a Redis Cluster has one; use redis://"
         )
-    unfit = {
-        "queues.enabled": settings.queues.enabled,
-    }
-    wrong = " and ".join(name for name, given in unfit.items() if given)
-    if wrong:
-        raise ValueError(
-            f"cluster.slots: with {cluster.slots}, set {wrong} to false: they work with one slot only so far"
-        )
     if settings.rules:
         raise ValueError(
             f"rules: with cluster.slots of {cluster.slots}, have none: they work with one slot only so far"

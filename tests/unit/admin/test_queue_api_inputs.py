@@ -11,6 +11,7 @@ import pytest
 from tests.support.api_served import HERE, Ask, is_problem, served
 from tests.support.queue_desk import DeskBench
 
+from embermq.admin.errors import QueueElsewhere
 from embermq.admin.http_api import create_control_app
 from embermq.admin.operations import SESSIONS
 from embermq.queues.names import Verb
@@ -122,6 +123,33 @@ def test_a_queue_of_any_name_can_be_seen_and_deleted(name: str) -> None:
         assert (await ask("DELETE", path)).status_code == 200
 
     served(DeskBench(), work)
+
+
+def _check_here(name: str) -> None:
+    if name.startswith("far"):
+        raise QueueElsewhere(f"queue {name!r} belongs to slot 1")
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", ""),
+        ("PUT", ""),
+        ("DELETE", ""),
+        ("POST", "/purge"),
+        ("GET", "/dlq"),
+        ("GET", "/messages"),
+        ("GET", "/consumers"),
+        ("GET", "/stats"),
+    ],
+)
+def test_who_asks_for_a_queue_of_another_slot_is_told_so(method: str, path: str) -> None:
+    async def work(ask: Ask) -> None:
+        is_problem(await ask(method, f"/queues/far{path}"), 421, "queue 'far' belongs to slot 1")
+        assert (await ask("PUT", "/queues/near")).status_code == 201
+        assert "far" not in [each["name"] for each in (await ask("GET", "/queues")).json()]
+
+    served(DeskBench(check_here=_check_here), work)
 
 
 def test_a_queue_that_is_there_is_not_made_again() -> None:

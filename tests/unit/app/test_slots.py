@@ -94,10 +94,6 @@ def test_what_another_slot_has_not_read_is_not_dropped_whatever_the_policy_is(
             replace(TWO, rules={"hot": RuleSettings(sql="SELECT topic, payload FROM messages")}),
             r"^rules: with cluster.slots of 2, have none",
         ),
-        (
-            replace(TWO, queues=BrokerQueueSettings()),
-            "set queues.enabled to false",
-        ),
     ],
 )
 def test_what_several_slots_cannot_do_yet_is_refused_by_name(settings: Settings, text: str) -> None:
