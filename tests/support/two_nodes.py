@@ -95,16 +95,16 @@ class Side:
 
     def __init__(self, link: FarLink) -> None:
         self.link = link
-        self.is_closed = False
+        self.is_closed = self.is_paused = False
 
     def send(self, packet: Packet) -> None:
         self.link.moving.append(packet)
 
     def pause(self) -> None:
-        """Nothing is read here but by hand."""
+        self.is_paused = True
 
     def resume(self) -> None:
-        """See `pause`."""
+        self.is_paused = False
 
     def close(self) -> None:
         self.is_closed = True

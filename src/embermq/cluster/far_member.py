@@ -58,7 +58,7 @@ class FarMember(Struct, eq=False):
     whether it is a word by which a consumer settles; `unsent` is what waits for `far`. `in_memory`: that slot keeps
     something for the client in memory alone, a queue of responses."""
 
-    client: Client
+    client: FarClient
     slot: int
     far: FarSide | None = None
     is_over: bool = False
@@ -92,7 +92,7 @@ class FarMember(Struct, eq=False):
         return packet
 
 
-class Client(Struct, eq=False):
+class FarClient(Struct, eq=False):
     """A client that is connected, with its links by slot. `room`: so many messages it may have unanswered. `waits_ms`:
     by slot how long the last one that was lost was waited for. `releasing`: by packet id the slots that have not
     answered a PUBREL which any of them may be meant by."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from embermq.cluster.far_member import Client, FarMember, FarSide
+from embermq.cluster.far_member import FarClient, FarMember, FarSide
 from embermq.cluster.slots import slot_of_queue
 from embermq.mqtt.value import replace
 from embermq.mqtt.wire.packets import Puback, Pubcomp, Publish, Pubrec, Pubrel
@@ -63,7 +63,7 @@ class FarPublishes:
         else:
             self._send(member, packet)
 
-    def released(self, link: Link, client: Client | None, packet: Pubrel) -> bool:
+    def released(self, link: Link, client: FarClient | None, packet: Pubrel) -> bool:
         """See `GroupMembers.released`."""
         packet_id, session = packet.packet_id, link.session
         for member in client.members.values() if client is not None else ():

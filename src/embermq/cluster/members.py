@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
-from embermq.cluster.far_member import Change, Client, FarMember, FarSide
+from embermq.cluster.far_member import Change, FarClient, FarMember, FarSide
 from embermq.cluster.far_publishes import FarPublishes
 from embermq.cluster.slots import slot_of, slot_of_filter
 from embermq.model.session import NEVER_EXPIRES
@@ -72,7 +72,7 @@ class Members(GroupMembers):
         self._slot = slot
         self._slots = slots
         self._call = call
-        self._clients: dict[Link, Client] = {}
+        self._clients: dict[Link, FarClient] = {}
         self._known: dict[int, dict[str, int]] = {other: {} for other in range(slots) if other != slot}
         """By slot the clients that have a session there, with the generation of their own."""
         self._asked_for: dict[int, dict[str, int]] = {other: {} for other in self._known}
@@ -143,7 +143,7 @@ class Members(GroupMembers):
         session = link.session
         client = self._clients.get(link)
         if client is None and session is not None and session.link is link and not link.closing:
-            client = self._clients[link] = Client(link, session, session.window_max)
+            client = self._clients[link] = FarClient(link, session, session.window_max)
             session.beside = partial(self._has_room, client)
         if client is None:
             return None
@@ -338,7 +338,7 @@ class Members(GroupMembers):
         if not member.is_over:
             self._call(member)
 
-    def _again(self, client: Client, slot: int) -> None:
+    def _again(self, client: FarClient, slot: int) -> None:
         if client.is_there:
             self._member(client.link, slot)
 
@@ -362,13 +362,13 @@ class Members(GroupMembers):
         if client is not None:
             self._fill(client)
 
-    def _has_room(self, client: Client) -> None:
+    def _has_room(self, client: FarClient) -> None:
         if client.is_there:
             self._fill(client)
 
     # The window
 
-    def _fill(self, client: Client) -> None:
+    def _fill(self, client: FarClient) -> None:
         """Send what waits for room, as far as there is."""
         link, window = client.link, client.session.window
         in_flight = sum(len(member.sent) for member in client.members.values())
@@ -392,7 +392,7 @@ class Members(GroupMembers):
             link.bulk_bytes += len(packet.payload)
         self._fit(client)
 
-    def _fit(self, client: Client) -> None:
+    def _fit(self, client: FarClient) -> None:
         """The client's own session leaves room for what it has from other slots, and for what waits up to half. An
         APPLICATION client gets nothing from them."""
         if client.session.is_application:
@@ -402,7 +402,7 @@ class Members(GroupMembers):
         left = max(in_flight, min(in_flight + waiting, max(1, client.room // 2)))
         client.session.window_max = max(0, client.room - left)
 
-    def _send(self, client: Client, packet: Publish) -> None:
+    def _send(self, client: FarClient, packet: Publish) -> None:
         link, counters = client.link, self._state.counters
         if link.version is not ProtocolVersion.V5:
             packet = replace(packet, properties=None)
@@ -434,7 +434,7 @@ class _AnswersOfSlots:
             self._then(self._answers)
 
 
-def _in_turn(client: Client) -> Iterator[FarMember]:
+def _in_turn(client: FarClient) -> Iterator[FarMember]:
     """The links with something that waits, one message of each after the other."""
     stuck: set[int] = set()
     while True:

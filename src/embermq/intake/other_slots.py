@@ -6,9 +6,10 @@ from collections.abc import Callable
 
 from embermq.access.authorization.rule_set import Permissions
 from embermq.formats.log_record import Origin
-from embermq.intake.kept_properties import deadline_of
+from embermq.intake.kept_properties import deadline_of, kept_properties
 from embermq.intake.refusing import Refusing
 from embermq.model.message import Message
+from embermq.mqtt.value import replace
 from embermq.mqtt.wire.packets import Publish
 from embermq.mqtt.wire.reason_codes import ReasonCode
 from embermq.routing.queue_target import QueueAim, QueueTarget
@@ -34,11 +35,13 @@ class OtherSlots:
         self._refusing = refusing
         self._record = record
 
-    def send(self, link: Link, packet: Publish, target: QueueTarget) -> None:
+    def send(self, link: Link, packet: Publish, topic: str, target: QueueTarget) -> None:
         """Its acknowledgement comes from there. A message of QoS 0, which nobody acknowledges, becomes a record here,
         that the other slot takes over: so it needs no connection that may still have to be made."""
         state, session = self._state, link.session
         assert session is not None, "it has published"
+        properties = kept_properties(packet.properties) if packet.properties is not None else None
+        packet = replace(packet, topic=topic, properties=properties)
         state.counters.messages_received += 1
         state.counters.payload_bytes_received += len(packet.payload)
         members = state.share.members

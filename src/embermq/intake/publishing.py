@@ -141,16 +141,12 @@ class Publishing:
             if match is None:
                 return
         queue, tick = match.queue, self._tick
-        if queue is not None and queue.elsewhere:
-            self._other_slots.send(link, replace(packet, topic=topic, properties=properties), queue)
-            return
         payload, counters = packet.payload, self._counters
         counters.messages_received += 1
         counters.payload_bytes_received += len(payload)
         due_ms = deadline_of(properties, tick.now_ms) if properties is not None else 0
-        retain, publisher = packet.retain and queue is None, session.client_id
-        if link.member_version is not None:  # for a queue of this slot
-            publisher = client_of(publisher)
+        retain = packet.retain and queue is None
+        publisher = session.client_id if link.member_version is None else client_of(session.client_id)
         message = Message(
             topic, payload, qos, retain, publisher, link.version, tick.date_ms, due_ms, properties
         )
@@ -267,7 +263,7 @@ class Publishing:
     def _match(
         self, link: Link, session: Session, packet: Publish, topic: str, match: Match | None
     ) -> Match | None:
-        """Who gets it; None when it was refused. `match` is what is remembered of the topic."""
+        """Who gets it; None when it was refused, or goes elsewhere. `match` is what is remembered of the topic."""
         if match is None:
             match = self._look_up(link, packet, topic)
             if match is None:
@@ -284,6 +280,9 @@ class Publishing:
             if match.no_local:
                 match = self._router.match_for(topic, session.client_id)
             self._counters.deliveries_denied += match.denied
+            if match.queue is not None and match.queue.elsewhere:
+                self._other_slots.send(link, packet, topic, match.queue)
+                return None
         return match
 
     def _look_up(self, link: Link, packet: Publish, topic: str) -> Match | None:
@@ -594,4 +593,4 @@ def _refusal_of(outcome: Verdict | PublishRefusal) -> PublishRefusal:
 
 def _leads_to(target: QueueTarget) -> Match:
     """Nobody in particular gets it now, and somebody may later: no 0x10."""
-    return Match([], [], [], [], b"", False, False, queue=target)
+    return Match([], [], [], [], b"", False, False, is_special=bool(target.elsewhere), queue=target)

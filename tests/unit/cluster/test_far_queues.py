@@ -8,6 +8,7 @@ from tests.support.two_nodes import HERE, THERE, TwoNodes, queue_of
 
 from embermq.access.authorization.rule_set import RuleSet
 from embermq.access.authorization.rules_file import read_rules
+from embermq.cluster.far_member import WAITING_BYTES_MAX
 from embermq.cluster.far_publishes import UNSENT_BYTES_MAX
 from embermq.cluster.members import RETRY_MS, TRIES
 from embermq.mqtt.wire.packets import (
@@ -132,6 +133,7 @@ def test_what_the_queue_refuses_is_told_as_its_client_can_hear_it(version: Proto
         return
     assert told(client) == [(kind, 1, 0), (kind, 2, FULL)]
     answer = client.last(kind)
+    assert isinstance(answer, Puback | Pubrec)
     assert answer.properties is not None and FAR in (answer.properties.reason_string or "")
     assert client.unanswered == qos - 1 and not client.ended
 
@@ -179,6 +181,22 @@ def test_what_waits_for_a_node_has_a_limit() -> None:
     client.does(*(Publish(TOPIC, payload, 1, packet_id) for packet_id in (1, 2, 3)))
     nodes.here.settle()
     assert told(client) == [(Puback, 3, FULL)]
+
+
+def test_what_a_client_has_no_room_for_is_not_read_without_end() -> None:
+    nodes = TwoNodes()
+    client = nodes.here.connects("w", receive_maximum=2, acknowledges=False)
+    consumes(nodes, client)
+    ((link, side, _),) = nodes.links
+    client.paused = True
+    payload = bytes(WAITING_BYTES_MAX // 2)
+    nodes.there.connects("p").publishes(TOPIC, payload, payload)
+    nodes.settle()
+    assert side.is_paused and link.member.waiting_bytes > WAITING_BYTES_MAX and not client.messages
+    client.paused = False
+    nodes.here.members.writable(client)
+    nodes.settle()
+    assert not side.is_paused and len(client.messages) == 2 and not link.member.waiting_bytes
 
 
 def test_rights_are_those_of_the_client() -> None:
