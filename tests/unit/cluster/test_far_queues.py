@@ -192,11 +192,12 @@ def test_what_a_client_has_no_room_for_is_not_read_without_end() -> None:
     payload = bytes(WAITING_BYTES_MAX // 2)
     nodes.there.connects("p").publishes(TOPIC, payload, payload)
     nodes.settle()
-    assert side.is_paused and link.member.waiting_bytes > WAITING_BYTES_MAX and not client.messages
+    assert (side.is_paused, client.messages) == (True, [])
+    assert link.member.waiting_bytes > WAITING_BYTES_MAX
     client.paused = False
     nodes.here.members.writable(client)
     nodes.settle()
-    assert not side.is_paused and len(client.messages) == 2 and not link.member.waiting_bytes
+    assert (side.is_paused, len(client.messages), link.member.waiting_bytes) == (False, 2, 0)
 
 
 def test_rights_are_those_of_the_client() -> None:
