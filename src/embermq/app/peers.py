@@ -55,7 +55,7 @@ class Peers:
         log: MessageLog,
         post: Post,
     ) -> None:
-        self.members = Members(broker.state, slot, settings.cluster.slots, self._call)
+        self.members = Members(broker.state, slot, settings.cluster.slots, self._call, self._confirm)
         self.members_of = partial(sessions_of, broker.state, slots=settings.cluster.slots)
         """Sessions here of a slot's clients."""
         share = broker.state.share

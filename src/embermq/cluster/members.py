@@ -64,14 +64,29 @@ NO_SESSION = "the slot of a shared subscription or a queue has lost its session 
 LINK_LOST = "the node of a shared subscription or a queue has gone, and messages were not acknowledged"
 
 
-class Members(GroupMembers):
-    """`call` makes a member link: later it calls `opened`, `took` and, once for each call, `over`."""
+def _at_once(then: Callable[[], None]) -> None:
+    then()
 
-    def __init__(self, state: BrokerState, slot: int, slots: int, call: Callable[[FarMember], None]) -> None:
+
+class Members(GroupMembers):
+    """`call` makes a member link: later it calls `opened`, `took` and, once for each call, `over`. `confirm` calls back
+    when it is sure that this node has its slot still."""
+
+    def __init__(
+        self,
+        state: BrokerState,
+        slot: int,
+        slots: int,
+        call: Callable[[FarMember], None],
+        confirm: Callable[[Callable[[], None]], None] = _at_once,
+    ) -> None:
         self._state = state
         self._slot = slot
         self._slots = slots
         self._call = call
+        self._confirm = confirm
+        self._doubts = 0
+        """Questions under way whether this node has its slot still."""
         self._clients: dict[Link, FarClient] = {}
         self._known: dict[int, dict[str, int]] = {other: {} for other in range(slots) if other != slot}
         """By slot the clients that have a session there, with the generation of their own."""
@@ -160,7 +175,10 @@ class Members(GroupMembers):
         return self._publishes.released(link, self._clients.get(link), packet)
 
     def _may_hold(self, session: Session) -> list[int]:
-        """Slots that may have a session for this one; of one that has not been asked yet that is not known."""
+        """Slots that may have a session for this one, in which it may have published to a queue; of one that has not
+        been asked yet that is not known."""
+        if self._state.queues is None or not self._state.queues.is_enabled:
+            return []
         return [slot for slot in self._known if slot not in self._listed or self._may_be_there(slot, session)]
 
     # Clients come and go
@@ -362,6 +380,16 @@ class Members(GroupMembers):
         if client is not None:
             self._fill(client)
 
+    def stood_still(self) -> None:
+        self._doubts += 1
+        self._confirm(self._believe)
+
+    def _believe(self) -> None:
+        self._state.tick.wake()
+        self._doubts -= 1
+        for client in list(self._clients.values()):
+            self._has_room(client)
+
     def _has_room(self, client: FarClient) -> None:
         if client.is_there:
             self._fill(client)
@@ -373,7 +401,7 @@ class Members(GroupMembers):
         link, window = client.link, client.session.window
         in_flight = sum(len(member.sent) for member in client.members.values())
         for member in _in_turn(client):
-            if link.paused or link.closing or len(window) + in_flight >= client.room:
+            if self._doubts or link.paused or link.closing or len(window) + in_flight >= client.room:
                 break
             if in_flight and link.bulk_bytes >= BULK_BYTES_MAX:
                 break  # what is in flight will be acknowledged

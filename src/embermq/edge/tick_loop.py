@@ -113,8 +113,8 @@ class TickLoop:
         tick, clock = self._tick, self._clock
         before_ms, now_ms = tick.now_ms, clock.now_ms()
         tick.now_ms, tick.offset_ms = now_ms, clock.offset_ms
-        if now_ms - before_ms > STOOD_MS and self._state.queues is not None:
-            self._state.queues.stood_still()
+        if now_ms - before_ms > STOOD_MS:
+            self._state.stood_still()
         return now_ms
 
     def after_read(self) -> None:

@@ -38,6 +38,11 @@ class DurableQueues(ABC):
     the receipt of that tick, in its place.
     """
 
+    @property
+    @abstractmethod
+    def is_enabled(self) -> bool:
+        """Whether there are any."""
+
     # The way in. `Publishing` has asked about rates, rights, packet ids and room.
 
     @abstractmethod

@@ -74,6 +74,12 @@ class GroupMembers(ABC):
         """A client answers what its own session has not sent; True when another slot has."""
 
     @abstractmethod
+    def stood_still(self) -> None:
+        """The process did nothing for a while, and another one may have its slot by now: what other slots have sent,
+        they may have given to others since. None of it goes to a client before it is sure that this one has its
+        slot."""
+
+    @abstractmethod
     def writable(self, link: Link) -> None:
         """The client's socket takes data again."""
 

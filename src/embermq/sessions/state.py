@@ -122,6 +122,13 @@ class BrokerState:
         """What the client of a connection may do at all."""
         return link.terms or self._terms
 
+    def stood_still(self) -> None:
+        """The process did nothing for a while, and another one may serve by now [cluster-16]."""
+        if self.queues is not None:
+            self.queues.stood_still()
+        if self.share.members is not None:
+            self.share.members.stood_still()
+
     def must_wait(self, client_id: str) -> bool:
         """Whether the session store may be asked for nothing more for this client now."""
         return self.session_store_full and self.is_store_away(client_id)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from tests.support.hand_driven import HandLink
-from tests.support.two_nodes import HERE, THERE, TwoNodes, queue_of
+from tests.support.two_nodes import HERE, SLOTS, THERE, TwoNodes, queue_of
 
 from embermq.access.authorization.rule_set import RuleSet
 from embermq.access.authorization.rules_file import read_rules
 from embermq.cluster.far_member import WAITING_BYTES_MAX
 from embermq.cluster.far_publishes import UNSENT_BYTES_MAX
-from embermq.cluster.members import RETRY_MS, TRIES
+from embermq.cluster.members import RETRY_MS, TRIES, Members
 from embermq.mqtt.wire.packets import (
     Disconnect,
     Puback,
@@ -198,6 +200,24 @@ def test_what_a_client_has_no_room_for_is_not_read_without_end() -> None:
     nodes.here.members.writable(client)
     nodes.settle()
     assert (side.is_paused, len(client.messages), link.member.waiting_bytes) == (False, 2, 0)
+
+
+def test_what_came_before_this_node_stood_still_waits_until_it_is_sure_of_its_slot() -> None:
+    """Another node may have its slot, and the queue has given the message to somebody else."""
+    nodes = TwoNodes()
+    asked: list[Callable[[], None]] = []
+    nodes.here.members = Members(nodes.here.state, HERE, SLOTS, nodes.here.calls.append, asked.append)
+    nodes.here.state.share.members = nodes.here.members
+    client = nodes.here.connects("w")
+    consumes(nodes, client)
+    nodes.here.state.stood_still()
+    nodes.there.connects("p").publishes(TOPIC, b"1")
+    nodes.settle()
+    assert not client.messages
+    (sure,) = asked
+    sure()
+    nodes.settle()
+    assert client.payloads == [b"1"]
 
 
 def test_rights_are_those_of_the_client() -> None:

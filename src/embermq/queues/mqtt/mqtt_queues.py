@@ -94,6 +94,10 @@ class MqttQueues(DurableQueues):
             return
         self.core.restore(self._store.load(), self._state.tick.now_ms)
 
+    @property
+    def is_enabled(self) -> bool:
+        return self._is_enabled
+
     def _unstored_moves(self) -> Iterator[Move]:
         for writes in self._state.tick.unstored():
             yield from writes.queues.moves
