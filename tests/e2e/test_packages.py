@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import runpy
 import subprocess
 import sys
 import venv
@@ -9,6 +11,7 @@ import zipfile
 from collections.abc import Iterable, Iterator
 from importlib.metadata import Distribution, distribution
 from pathlib import Path
+from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
@@ -62,6 +65,23 @@ def test_a_wheel_comes_of_the_source_archive(
     assert not [name for name in names if name.startswith("tests/") or name.endswith(".pyc")]
     assert f"Version: {__version__}" in lines
     assert any(line.startswith(f"Requires-Dist: {needs}") for line in lines)
+
+
+def test_addresses_are_those_that_whoever_builds_it_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """None is invented; with one, no link of the README is left that leads to a file beside it."""
+    readme = (ROOT / "README.md").read_text()
+    make = runpy.run_path(str(ROOT / "hatch_build.py"))["CustomMetadataHook"](str(ROOT), {}).update
+    monkeypatch.delenv("EMBERMQ_PROJECT_URL", raising=False)
+    plain: dict[str, Any] = {}
+    make(plain)
+    assert plain == {"readme": {"content-type": "text/markdown", "text": readme}}
+    monkeypatch.setenv("EMBERMQ_PROJECT_URL", "https://forge.example/e/m/")
+    named: dict[str, Any] = {}
+    make(named)
+    assert named["urls"]["Source"] == "https://forge.example/e/m"
+    links = re.findall(r"\]\(([^)\s]+)", named["readme"]["text"])
+    assert len(links) == len(re.findall(r"\]\(", readme)) > 20
+    assert all(link.startswith("https://forge.example/e/m/blob/main/") for link in links)
 
 
 def metadata(wheel: Path) -> list[str]:

@@ -252,6 +252,7 @@ def test_anonymous_clients_enter_elsewhere_only_when_allowed(
 
 
 def test_health_readiness_and_metrics(broker: BrokerProcess) -> None:
+    assert f"  dashboard  http://127.0.0.1:{broker.http_port}/\n" in broker.output()
     status, body = get(broker, "/health")
     assert (status, json.loads(body)["status"]) == (200, "ok")
     status, body = get(broker, "/ready")

@@ -352,7 +352,9 @@ class BrokerService:
         lines = [f"EmberMQ {version('embermq')}"]
         for listener, addresses in self.bound.items():
             lines.append(f"  {listener:<10} {', '.join(map(str, addresses))}")
+        pages = [f"{scheme}://{each}/" for scheme in ("http", "https") for each in self.bound.get(scheme, [])]
         lines += [
+            *([f"  {'dashboard':<10} {pages[0]}"] if pages else []),
             f"  {'data':<10} {self._data_dir.absolute()}",
             *([f"  {'log':<10} {log_side.place}"] if log_side.place else []),
             *([f"  {'sessions':<10} {apart.place}"] if (apart := self._embedded.session_store) else []),
