@@ -14,6 +14,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 RUN_READY := .venv/.ready-to-run
 SERVERS_READY := .venv/.ready-for-servers
+COMPILE_READY := .venv/.ready-to-compile
 TEST_READY := .venv/.ready-to-test
 # Distributions of their own that every installation has.
 PACKAGES := bench client migrate
@@ -32,7 +33,7 @@ install: $(RUN_READY) ## Make .venv with the program in it: .venv/bin/embermq
 servers: $(SERVERS_READY) ## Add what Redis, PostgreSQL, MySQL and Kafka stores need to .venv
 
 .PHONY: compile
-compile: $(TEST_READY) ## Compile the hot path with mypyc, in one to three minutes; needs a C compiler
+compile: $(COMPILE_READY) ## Compile the hot path with mypyc, in a minute or two; needs a C compiler
 	@$(BIN)/python scripts/compile
 
 .PHONY: run
@@ -63,7 +64,7 @@ compiled-tests: $(TEST_READY)
 	@ls tests/__pycache__/conftest*-pytest-*.pyc >/dev/null 2>&1 || $(BIN)/python -m pytest --collect-only -qq >/dev/null
 
 .PHONY: test-compiled
-test-compiled: compile ## Unit and conformance tests with the hot path compiled; `make test` runs the source
+test-compiled: compile $(TEST_READY) ## Unit and conformance tests with the hot path compiled; `make test` runs the source
 	@exec env EMBER_COMPILED=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(or $(ARGS),tests/unit tests/conformance)
 
 .PHONY: check
@@ -185,6 +186,10 @@ $(RUN_READY): requirements/build.txt requirements/run.txt pyproject.toml $(PACKA
 
 $(SERVERS_READY): requirements/servers.txt $(RUN_READY)
 	@$(PIP) install --require-hashes --no-deps --no-build-isolation --requirement requirements/servers.txt
+	@touch $@
+
+$(COMPILE_READY): requirements/compile.txt $(RUN_READY)
+	@$(PIP) install --require-hashes --no-deps --no-build-isolation --requirement requirements/compile.txt
 	@touch $@
 
 $(TEST_READY): requirements/test.txt client/pyproject.toml $(JAR_LISTS) $(RUN_READY)

@@ -5,6 +5,9 @@ every source they were made of is the same, so an old one is never in front of a
 
 The environment variable EMBER_COMPILED says `0` for the source in any case, and `1` for an error where nothing compiled
 can be used; unset, the broker takes what there is. It is no setting of the broker: those begin with `EMBERMQ_`.
+
+All modules are in one library, which is loaded before any of them: where this machine cannot load it, all of the source
+is used, since half of it would not fit the other half.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from importlib.abc import MetaPathFinder
 from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader, ModuleSpec
 from importlib.util import spec_from_file_location
@@ -26,9 +30,11 @@ PACKAGE = Path(__file__).parent
 FOLDER = PACKAGE / "_compiled"
 LIST = "list.txt"
 """In it: the form of the list, the suffix of extension modules of this Python, then a line
-`source SHA256 BYTES MTIME_NS PATH` for all that was read and `module NAME FILE` for all that was made. `by SHA256` is
-for `scripts/compile` itself."""
-FORM = "embermq compiled 1"
+`source SHA256 BYTES MTIME_NS PATH` for all that was read and `module NAME BYTES FILE` for all that was made.
+`by SHA256` is for `scripts/compile` itself."""
+FORM = "embermq compiled 2"
+LIBRARY = "embermq_hot__mypyc"
+"""The module in which all others are."""
 
 
 class CompiledUnusable(ImportError):
@@ -41,7 +47,7 @@ class HotPath(NamedTuple):
     is_compiled: bool
     why: str
     is_stale: bool = False
-    """Whether something was compiled that does not fit the source any more."""
+    """Whether something was compiled that cannot be used: it does not fit the source any more, or cannot be loaded."""
 
 
 class _Finder(MetaPathFinder):
@@ -66,10 +72,22 @@ def use(folder: Path = FOLDER, package: Path = PACKAGE) -> HotPath:
         return HotPath(False, f"{VARIABLE} is 0")
     found, files = look(folder, package)
     if found.is_compiled:
-        sys.meta_path.insert(0, _Finder(files))
-    elif wanted == "1":
+        found = _load(files)
+    if wanted == "1" and not found.is_compiled:
         raise CompiledUnusable(f"{VARIABLE} is 1, and the hot path cannot be used compiled: {found.why}")
     return found
+
+
+def _load(files: dict[str, Path]) -> HotPath:
+    """Load the library, of which nothing runs yet; its modules are imported from it when somebody wants them."""
+    finder = _Finder(files)
+    sys.meta_path.insert(0, finder)
+    try:
+        import_module(LIBRARY)
+    except ImportError as error:
+        sys.meta_path.remove(finder)
+        return _stale(f"what was compiled cannot be loaded: {error}")
+    return HotPath(True, "")
 
 
 def look(folder: Path, package: Path) -> tuple[HotPath, dict[str, Path]]:
@@ -78,22 +96,34 @@ def look(folder: Path, package: Path) -> tuple[HotPath, dict[str, Path]]:
         lines = (folder / LIST).read_text().splitlines()
     except OSError:
         return HotPath(False, "not compiled; `make compile` does that"), {}
+    except ValueError:
+        lines = []
     if lines[:1] != [FORM]:
         return _stale("compiled by another version of EmberMQ"), {}
     if lines[1:2] != EXTENSION_SUFFIXES[:1]:
         return _stale(f"compiled for another Python ({' '.join(lines[1:2])})"), {}
+    try:
+        return _compare(lines[2:], folder, package)
+    except ValueError:
+        return _stale(f"{LIST} cannot be read"), {}
+
+
+def _compare(lines: Sequence[str], folder: Path, package: Path) -> tuple[HotPath, dict[str, Path]]:
+    """Raises ValueError for a line that is none."""
     files: dict[str, Path] = {}
-    for line in lines[2:]:
+    for line in lines:
         kind, rest = line.split(" ", 1)
         if kind == "source":
             digest, size, changed, name = rest.split(" ", 3)
             if not _is_same(package / name, digest, int(size), int(changed)):
                 return _stale(f"{name} has changed since it was compiled"), {}
         elif kind == "module":
-            module, name = rest.split(" ", 1)
+            module, size, name = rest.split(" ", 2)
             files[module] = folder / name
-            if not files[module].is_file():
-                return _stale(f"{name} is missing"), {}
+            if not _has_size(files[module], int(size)):
+                return _stale(f"{name} is missing or cut off"), {}
+    if LIBRARY not in files:
+        return _stale(f"{LIBRARY} is missing"), {}
     return HotPath(True, ""), files
 
 
@@ -108,6 +138,13 @@ def _is_same(source: Path, digest: str, size: int, changed_ns: int) -> bool:
         if state.st_size != size:
             return False
         return state.st_mtime_ns == changed_ns or digest_of(source.read_bytes()) == digest
+    except OSError:
+        return False
+
+
+def _has_size(file: Path, size: int) -> bool:
+    try:
+        return file.stat().st_size == size
     except OSError:
         return False
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+import sys
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 import pytest
 
 from embermq import HOT_PATH, compiled
-from embermq.compiled import FORM, LIST, VARIABLE, CompiledUnusable, HotPath, digest_of, look, use
+from embermq.compiled import FORM, LIBRARY, LIST, VARIABLE, CompiledUnusable, HotPath, digest_of, look, use
 
 SOURCE = "LIMIT = 1\n"
 MODULE = f"embermq.hot{EXTENSION_SUFFIXES[0]}"
+LIBRARY_FILE = f"{LIBRARY}{EXTENSION_SUFFIXES[0]}"
+CONTENT = b"no library"
 
 
 class Built:
@@ -23,7 +26,8 @@ class Built:
         self.folder.mkdir(parents=True)
         self.source = self.package / "hot.py"
         self.source.write_text(SOURCE)
-        (self.folder / MODULE).write_bytes(b"")
+        for name in (MODULE, LIBRARY_FILE):
+            (self.folder / name).write_bytes(CONTENT)
         self.describe()
 
     def describe(self, form: str = FORM, suffix: str = EXTENSION_SUFFIXES[0]) -> None:
@@ -34,7 +38,8 @@ class Built:
             suffix,
             f"by {digest}",
             f"source {digest} {state.st_size} {state.st_mtime_ns} hot.py",
-            f"module embermq.hot {MODULE}",
+            f"module embermq.hot {len(CONTENT)} {MODULE}",
+            f"module {LIBRARY} {len(CONTENT)} {LIBRARY_FILE}",
         )
         (self.folder / LIST).write_text("\n".join(lines) + "\n")
 
@@ -51,7 +56,7 @@ def built(tmp_path: Path) -> Built:
 def test_what_was_made_of_this_source_is_used(built: Built) -> None:
     found, files = look(built.folder, built.package)
     assert found == HotPath(True, "")
-    assert files == {"embermq.hot": built.folder / MODULE}
+    assert files == {"embermq.hot": built.folder / MODULE, LIBRARY: built.folder / LIBRARY_FILE}
 
 
 def test_a_source_that_was_only_touched_is_the_same(built: Built) -> None:
@@ -92,6 +97,47 @@ def test_what_another_version_made_is_not_used(built: Built) -> None:
 def test_a_file_that_is_missing_is_named(built: Built) -> None:
     (built.folder / MODULE).unlink()
     assert built.found.why.startswith(f"{MODULE} is missing")
+
+
+def test_a_file_that_is_cut_off_is_named(built: Built) -> None:
+    (built.folder / MODULE).write_bytes(CONTENT[:-1])
+    assert built.found.why.startswith(f"{MODULE} is missing or cut off")
+
+
+@pytest.mark.parametrize("text", ["module one", "source 1 2", "module a many b", "nothing", ""])
+def test_a_list_that_cannot_be_read_is_not_used(built: Built, text: str) -> None:
+    with (built.folder / LIST).open("a") as listed:
+        listed.write(f"{text}\n")
+    assert built.found.why.startswith(f"{LIST} cannot be read")
+
+
+def test_a_list_without_the_library_is_not_used(built: Built) -> None:
+    lines = (built.folder / LIST).read_text().splitlines(keepends=True)
+    (built.folder / LIST).write_text("".join(lines[:-1]))
+    assert built.found.why.startswith(f"{LIBRARY} is missing")
+
+
+def test_a_list_that_is_no_text_is_not_used(built: Built) -> None:
+    (built.folder / LIST).write_bytes(b"\xff\xfe")
+    assert built.found.is_stale
+
+
+def test_a_library_that_cannot_be_loaded_leaves_the_source(
+    built: Built, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one for another system, on a disk that allows no programs, or damaged."""
+    monkeypatch.delitem(sys.modules, LIBRARY, raising=False)
+    monkeypatch.delenv(VARIABLE, raising=False)
+    finders = list(sys.meta_path)
+    found = use(built.folder, built.package)
+    assert (found.is_compiled, found.is_stale) == (False, True)
+    assert found.why.startswith("what was compiled cannot be loaded: ")
+    assert LIBRARY_FILE in found.why
+    assert sys.meta_path == finders
+    assert LIBRARY not in sys.modules
+    monkeypatch.setenv(VARIABLE, "1")
+    with pytest.raises(CompiledUnusable, match="cannot be loaded"):
+        use(built.folder, built.package)
 
 
 def test_nothing_compiled_is_not_old(built: Built) -> None:
