@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
@@ -13,16 +15,19 @@ from msgspec.structs import replace
 from pyspark.sql import SparkSession
 from tests.pipeline.feeding import AT_ONCE, DEADLINE_S, RecordedKafka, WatchedBulk
 from tests.pipeline.kafka_topics import LogInKafka
+from tests.pipeline.log_writer import NOON_MS, record
 from tests.support.broker_process import BrokerProcess
 from tests.support.kafka_server import KafkaServer
 from tests.support.mqtt_client import MqttClient, run
 from tests.support.rule_receiver import receiving
 from tests.support.waiting import wait_until
 
+from embermq.cli.main import main
 from embermq.formats.kafka_record import decode_kafka_record
 from embermq.pipeline.errors import BrokerAway
 from embermq.pipeline.jobs.query_job import JobSetup
 from embermq.pipeline.places import Places
+from embermq.pipeline.rules import trying
 from embermq.pipeline.rules.care import Care
 from embermq.pipeline.rules.door import RuleDoor, RuleTaken
 from embermq.pipeline.rules.live import RuleKind
@@ -180,3 +185,50 @@ def test_each_message_comes_once_over_kills_and_lost_answers(
         assert posted == [(f"{at}:0", payload) for at, payload in inputs], "in order, repeats aside"
         (aside, *_) = set_aside_of(places.rules, "decoded", 10)
         assert (aside.partition, f"0:{aside.offset}" in everything) == (0, True)
+
+
+def test_a_rule_is_tried_on_a_log_in_kafka(
+    spark: SparkSession,
+    kafka: KafkaServer,
+    servers: dict[str, object],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """No broker runs. A range is one of positions, or of time, over all partitions."""
+    log = LogInKafka(kafka.bootstrap, str(servers["kafka.prefix"]))
+    log.append(record(f"s/{n % 5}", b"%d" % n, accepted_ms=NOON_MS + n * 1_000) for n in range(MANY))
+    sent = [
+        (one.partition() or 0, one.offset() or 0, one.value() or b"") for one in log.read(log.kafka.log_topic)
+    ]
+    even = [(partition, offset, value) for partition, offset, value in sent if not int(value) % 2]
+    assert {partition for partition, _, _ in even} == {0, 1}
+    config = tmp_path / "ember.toml"
+    config.write_text(f'[rules.even]\nsql = "{RULES["even"].sql}"\n')
+    given = [word for key, value in servers.items() for word in ("--set", f"{key}={value}")]
+
+    @contextmanager
+    def started(*_: object, **__: object) -> Iterator[SparkSession]:
+        yield spark
+
+    monkeypatch.setattr(trying, "batch_session", started)
+
+    def tried(*words: str, code: int = 0) -> tuple[int, list[tuple[int, int, bytes]], str]:
+        capsys.readouterr()
+        place = ["--config", str(config), "--data-dir", str(tmp_path / "data"), "--json", *given]
+        assert main(["rules", "test", "even", *place, *words]) == code
+        told = capsys.readouterr()
+        found = json.loads(told.out) if code == 0 else {"records": 0, "shown": []}
+        shown = [(one["partition"], one["offset"], one["payload"].encode()) for one in found["shown"]]
+        return found["records"], shown, told.err
+
+    assert tried("--from", "earliest")[:2] == (MANY, even)
+    assert tried("--from", "0:1", "--to", "1:1")[:2] == (
+        sum((0, 1) <= one[:2] < (1, 1) for one in sent),
+        [one for one in even if (0, 1) <= one[:2] < (1, 1)],
+    )
+    late = [one for one in sent if int(one[2]) >= MANY // 2]
+    moment = datetime.fromtimestamp(NOON_MS / 1_000 + MANY // 2, UTC)
+    seen, shown, _ = tried("--from", moment.isoformat())
+    assert (seen, shown) == (len(late), [one for one in late if one in even])
+    assert "is behind the end of the log, which is 1:" in tried("--from", "2:0", code=2)[2]

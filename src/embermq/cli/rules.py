@@ -84,13 +84,15 @@ def try_it(
     start: Annotated[
         str,
         typer.Option(
-            "--from", metavar="OFFSET|TIME", help="The first one, or `earliest`; times without zone are UTC."
+            "--from",
+            metavar="POSITION|TIME",
+            help="The first one, or `earliest`; times without zone are UTC.",
         ),
     ],
     end: Annotated[
         str,
         typer.Option(
-            "--to", metavar="OFFSET|TIME", help="The first one that is left out; else what is there now."
+            "--to", metavar="POSITION|TIME", help="The first one that is left out; else what is there now."
         ),
     ] = "",
     limit: Annotated[int, typer.Option("--limit", min=0, max=10_000, help="Messages that are shown.")] = 20,
@@ -107,8 +109,8 @@ def try_it(
     ]
     if found.shown:
         rows = [
-            (str(one.offset), shown(one.topic), shown(one.payload)[:PAYLOAD_CHARACTERS])
+            (f"{one.partition}:{one.offset}", shown(one.topic), shown(one.payload)[:PAYLOAD_CHARACTERS])
             for one in found.shown
         ]
-        lines += ["", *table([("of offset", "topic", "payload"), *rows], names=3)]
+        lines += ["", *table([("of message", "topic", "payload"), *rows], names=3)]
     return Told(found, lines)

@@ -7,7 +7,6 @@ not done again, unless it is wanted once more.
 from __future__ import annotations
 
 import os
-from contextlib import closing
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,7 +26,6 @@ from embermq.pipeline.errors import PipelineError
 from embermq.pipeline.jobs.replay_feed import ChosenMessages, RefusedMessage, ReplayFeed
 from embermq.pipeline.jobs.replay_values import Chosen, ReplayRange
 from embermq.pipeline.places import Places
-from embermq.tools.log_place import told_position
 from embermq.tools.replay_folder import (
     CHOSEN,
     PATIENCE_S,
@@ -41,7 +39,7 @@ from embermq.tools.replay_folder import (
     save_job,
 )
 from embermq.tools.replay_target import ReplayTarget, check_target, target_topic
-from embermq.tools.report_folder import data_of, past_range
+from embermq.tools.report_folder import data_of, log_end, replay_range
 
 if TYPE_CHECKING:
     from embermq.pipeline.jobs.putting_back import Notice, Progress
@@ -113,7 +111,7 @@ def run_replay(order: ReplayOrder, settings: Settings, progress: Progress, notic
     target = target_topic(goal)
     known = None if order.anew or order.dry_run else read_job(_folder(data_dir, words), _Job)
     # One that goes on needs neither Spark nor the log: Kafka may be away.
-    wanted = _range(words, _log_end(settings, Places(data_dir)) if known is None else known.log_end)
+    wanted = _range(words, log_end(settings, Places(data_dir)) if known is None else known.log_end)
     if order.dry_run:
         return _report(
             _Job(id="", words=words, log_end=wanted.log_end, chosen=_choose(order, settings, wanted, None))
@@ -227,7 +225,7 @@ def _by_number(refused: RefusedMessage) -> int:
 # What was asked for
 
 
-def _range(words: ReplayWords, log_end: int) -> ReplayRange:
+def _range(words: ReplayWords, end: int) -> ReplayRange:
     """Raises OptionError."""
     try:
         validate_filter(words.topic_filter)
@@ -235,26 +233,7 @@ def _range(words: ReplayWords, log_end: int) -> ReplayRange:
         raise OptionError(f"--filter: {error}") from None
     if words.topic_filter.startswith(SHARE_PREFIX):
         raise OptionError("--filter: a shared filter is for subscriptions; leave $share and the group out")
-    past = past_range(words.start, words.end)
-    if past.start is not None and past.start > log_end:
-        raise OptionError(
-            f"--from: {words.start} is behind the end of the log, which is {told_position(log_end)}"
-        )
-    return ReplayRange(
-        topic_filter=words.topic_filter,
-        log_end=log_end,
-        start=past.start,
-        start_ms=past.start_ms,
-        end_offset=past.end,
-        end_ms=past.end_ms,
-    )
-
-
-def _log_end(settings: Settings, places: Places) -> int:
-    from embermq.pipeline.jobs.past_messages import past_messages
-
-    with closing(past_messages(driver_settings(settings), places)) as past:
-        return past.log_end
+    return replay_range(words.start, words.end, words.topic_filter, end)
 
 
 # The folder

@@ -1,11 +1,11 @@
-"""What audits and reports have in common: the data directory that they read, their range, and the folder they write."""
+"""What commands that read past messages have in common: the data directory, the range, and the folder of a report."""
 
 from __future__ import annotations
 
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -13,10 +13,13 @@ from msgspec import Struct
 
 from embermq.app.config import Settings
 from embermq.app.errors import JobFailed, OptionError, UserError
+from embermq.app.pipeline_side import driver_settings
 from embermq.app.places_noted import GIVE, noted_places
 from embermq.app.settings import SQLITE
 from embermq.pipeline.jobs.past_range import PastRange
-from embermq.tools.log_place import EARLIEST, place_in_log
+from embermq.pipeline.jobs.replay_values import ReplayRange
+from embermq.pipeline.places import Places
+from embermq.tools.log_place import EARLIEST, place_in_log, told_position
 
 TABLES = "tables"
 """Where Spark writes, in an unfinished folder."""
@@ -64,6 +67,29 @@ def past_range(start_text: str, end_text: str) -> PastRange:
     ):
         raise OptionError(f"--to: {end_text} is not behind --from, {start_text}")
     return PastRange(start=start, start_ms=start_ms, end=end, end_ms=end_ms)
+
+
+def log_end(settings: Settings, places: Places) -> int:
+    """The position of the next record, wherever the log is. Raises StartError, PipelineError."""
+    from embermq.pipeline.jobs.past_messages import past_messages
+
+    with closing(past_messages(driver_settings(settings), places)) as past:
+        return past.log_end
+
+
+def replay_range(start: str, end: str, topic_filter: str, log_end: int) -> ReplayRange:
+    """Of `--from` and `--to`, in a log that ends there. Raises OptionError."""
+    past = past_range(start, end)
+    if past.start is not None and past.start > log_end:
+        raise OptionError(f"--from: {start} is behind the end of the log, which is {told_position(log_end)}")
+    return ReplayRange(
+        topic_filter=topic_filter,
+        log_end=log_end,
+        start=past.start,
+        start_ms=past.start_ms,
+        end_offset=past.end,
+        end_ms=past.end_ms,
+    )
 
 
 def report_folder(given: str, folder: Path, made_at: datetime) -> Path:

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from embermq.app.config import Settings
-from embermq.app.errors import OptionError, UserError
+from embermq.app.errors import UserError
+from embermq.app.pipeline_side import driver_settings
 from embermq.pipeline.errors import RuleRefused
-from embermq.pipeline.jobs.replay_values import ReplayRange
 from embermq.pipeline.places import Places
-from embermq.pipeline.sources.log_file import LogFile
 from embermq.tools.log_place import EARLIEST
-from embermq.tools.report_folder import embedded_data, past_range
+from embermq.tools.report_folder import data_of, log_end, replay_range
 
 if TYPE_CHECKING:
     from embermq.pipeline.rules.settings import RuleSettings
@@ -40,29 +39,16 @@ def check_rules_sql(names: Sequence[str], settings: Settings) -> dict[str, Check
 
 
 def run_trial(order: RuleTrial, settings: Settings) -> TriedRule:
-    """Raises OptionError, UserError, PipelineError. Nothing is changed."""
+    """Raises OptionError, UserError, StartError, PipelineError. Nothing is changed."""
     from embermq.pipeline.rules.trying import try_rule
 
     [(name, rule)] = chosen([order.name], settings).items()
-    places = Places(embedded_data(settings, "rules do not read a log in Kafka yet"))
-    log = LogFile(places.log)
+    places = Places(data_of(settings))
+    wanted = replay_range(order.start, order.end, "#", log_end(settings, places))
     try:
-        log_end = log.end() or 0
-    finally:
-        log.close()
-    past = past_range(order.start, order.end)
-    if past.start is not None and past.start > log_end:
-        raise OptionError(f"--from: {past.start} is behind the end of the log, which is {log_end}")
-    wanted = ReplayRange(
-        topic_filter="#",
-        log_end=log_end,
-        start=past.start,
-        start_ms=past.start_ms,
-        end_offset=past.end,
-        end_ms=past.end_ms,
-    )
-    try:
-        return try_rule(settings.pipeline, places, name, rule, wanted, shown=order.shown, tasks=order.tasks)
+        return try_rule(
+            driver_settings(settings), places, name, rule, wanted, shown=order.shown, tasks=order.tasks
+        )
     except RuleRefused as error:
         raise UserError(f"rules.{name}.sql: {error}") from error
 

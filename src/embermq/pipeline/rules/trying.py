@@ -3,21 +3,20 @@
 import tempfile
 import time
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 
-from pyspark.errors import PySparkException
-
-from embermq.pipeline.batch import batch_session
-from embermq.pipeline.connector import lake_jars
+from embermq.pipeline.batch import batch_session, spark_failures
 from embermq.pipeline.errors import RuleError, RuleRefused
-from embermq.pipeline.jobs.past_records import PastRecords, accepted_in, begins_before, has_lake, log_bounds
+from embermq.pipeline.jobs.past_messages import past_messages
+from embermq.pipeline.jobs.past_records import accepted_in, has_lake
 from embermq.pipeline.jobs.replay_values import ReplayRange
 from embermq.pipeline.places import Places
 from embermq.pipeline.rules.rows import READ
 from embermq.pipeline.rules.session import RuleSession
 from embermq.pipeline.rules.settings import RuleSettings
 from embermq.pipeline.rules.values import CheckedRule, RuleRow, TriedRule
-from embermq.pipeline.settings import PipelineSettings
+from embermq.pipeline.settings import DriverSettings, PipelineSettings
 from embermq.pipeline.sources.message_log import MessageLogSource
 
 
@@ -38,7 +37,7 @@ def check_sql(settings: PipelineSettings, rules: Mapping[str, RuleSettings]) -> 
 
 
 def try_rule(
-    settings: PipelineSettings,
+    settings: DriverSettings,
     places: Places,
     name: str,
     rule: RuleSettings,
@@ -49,33 +48,29 @@ def try_rule(
 ) -> TriedRule:
     """What the rule would have published of a range of log and lake. Raises RuleRefused, RuleError, PipelineError."""
     began = time.monotonic()
-    bounds = log_bounds(places)
-    uses_lake = begins_before(places, wanted, bounds) and has_lake(settings, places)
-    if uses_lake:
-        lake_jars(settings)
     with (
+        closing(past_messages(settings, places)) as past,
         tempfile.TemporaryDirectory(prefix="embermq-") as work,
-        batch_session(settings, tasks, Path(work), lake=uses_lake) as spark,
     ):
-        spark.dataSource.register(MessageLogSource)
-        session = RuleSession(spark)
-        try:
-            past = PastRecords(spark, settings, places)
-            records = past.in_log(wanted, bounds).where(accepted_in(wanted)).select(*READ)
+        uses_lake = past.begins_before(wanted) and has_lake(settings, places)
+        with (
+            spark_failures(lambda reason: RuleError(f"the rule {name} fails: {reason}")),
+            batch_session(settings, tasks, Path(work), lake=uses_lake) as spark,
+        ):
+            spark.dataSource.register(MessageLogSource)
+            records = past.in_log(spark, wanted).where(accepted_in(wanted)).select(*READ)
             if uses_lake:
-                records = past.in_lake(wanted, bounds).select(*READ).unionByName(records)
-            rows = session.rows(name, rule, records)
-            first = rows.orderBy("offset", "topic", "payload").limit(shown).collect()
+                records = past.in_lake(spark, wanted).select(*READ).unionByName(records)
+            rows = RuleSession(spark).rows(name, rule, records)
+            first = rows.orderBy("partition", "offset", "topic", "payload").limit(shown).collect()
             messages = rows.count()
             seen = records.where("error IS NULL").count()
-        except PySparkException as error:
-            reason = next(iter(str(error).splitlines()), type(error).__name__)
-            raise RuleError(f"the rule {name} fails: {reason}") from error
     return TriedRule(
         records=seen,
         messages=messages,
         shown=tuple(
             RuleRow(
+                partition=row["partition"],
                 offset=row["offset"],
                 topic=row["topic"],
                 payload=bytes(row["payload"]).decode(errors="backslashreplace"),

@@ -4,8 +4,9 @@ from msgspec import Struct
 
 
 class RuleRow(Struct, frozen=True, kw_only=True):
-    """A message that a rule would publish, and the offset of the one that it comes of. `payload` as text."""
+    """A message that a rule would publish, and where in the log the one is that it comes of. `payload` as text."""
 
+    partition: int
     offset: int
     topic: str
     payload: str
