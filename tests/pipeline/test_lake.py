@@ -287,7 +287,7 @@ def test_a_java_that_still_writes_is_waited_for(
     words = [sys.executable, "-c", HOLDER, str(places.lake_lock)]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         assert other.stdout is not None and other.stdout.readline() == b"held\n"
-        with pytest.raises(LakeError, match="still writes the lake"):
+        with pytest.raises(LakeError, match="still writes it"):
             opened(spark, places, lakes)
         other.kill()
     log.append([record()] * 3)

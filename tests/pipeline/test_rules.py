@@ -168,6 +168,7 @@ def test_the_examples_run(spark: SparkSession, rules: RuleSession, log: LogWrite
         name: made(spark, rules, places, replace(rule, tables=places_csv) if rule.tables else rule)
         for name, rule in examples.items()
     }
+    assert found.pop("history") == found["readings"]
     assert found.pop("orders")[0][:2] == (4, "$queue/orders")
     assert [(at, json.loads(row)["t"]) for at, _, row in found.pop("readings")[:2]] == [(0, 90.0), (1, 1.0)]
     assert found == {

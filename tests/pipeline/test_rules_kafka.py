@@ -9,6 +9,7 @@ from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -218,7 +219,7 @@ def test_a_rule_is_tried_on_a_log_in_kafka(
         place = ["--config", str(config), "--data-dir", str(tmp_path / "data"), "--json", *given]
         assert main(["rules", "test", "even", *place, *words]) == code
         told = capsys.readouterr()
-        found = json.loads(told.out) if code == 0 else {"records": 0, "shown": []}
+        found: dict[str, Any] = json.loads(told.out) if code == 0 else {"records": 0, "shown": []}
         shown = [(one["partition"], one["offset"], one["payload"].encode()) for one in found["shown"]]
         return found["records"], shown, told.err
 

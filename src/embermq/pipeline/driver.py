@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -26,6 +26,7 @@ from embermq.pipeline.errors import DriverLockError
 from embermq.pipeline.java import find_java
 from embermq.pipeline.jobs.bulk import Bulk, Feed
 from embermq.pipeline.jobs.bulk_log import BulkLog, EmbeddedLog
+from embermq.pipeline.jobs.bulk_parts import BulkPart, PartKind
 from embermq.pipeline.jobs.query_job import JobSetup
 from embermq.pipeline.jobs.streaming import chosen_jobs, chosen_parts, register_sources
 from embermq.pipeline.keeper import Keeper
@@ -126,12 +127,16 @@ class Driver:
 
     def _start_queries(self, spark: SparkSession) -> None:
         setup = JobSetup(self._settings, self._places, self._kafka.side if self._kafka is not None else None)
-        kinds, parts = chosen_jobs(self._settings), chosen_parts(self._settings)
+        kinds, rules = chosen_jobs(self._settings), self._rule_kinds(spark)
+        # Rules into the lake read with it: each of their batches is a commit and a file, too.
+        parts: list[type[BulkPart] | PartKind] = [*chosen_parts(self._settings)]
+        parts += [kind for kind in rules if kind.rule.to == "lake"]
+        quick = [kind for kind in rules if kind.rule.to != "lake"]
         turns = Turns(
             [
                 *(kind.name for kind in kinds),
                 *([POOL] if parts else []),
-                *([RULES_TURN] if self._settings.rules else []),
+                *([RULES_TURN] if quick else []),
             ]
         )
         keepers = [Keeper(kind, setup, spark, self._stopping, turns) for kind in kinds]
@@ -143,14 +148,20 @@ class Driver:
             bulk = Bulk(parts, setup, log, spark, self._stopping, turns=turns)
             bulk.start()
             self._keepers += bulk.feeds
-        if self._settings.rules:
-            self._start_rules(spark, setup, turns)
+        if quick:
+            self._start_rules(quick, spark, setup, turns)
 
-    def _start_rules(self, spark: SparkSession, setup: JobSetup, turns: Turns) -> None:
+    def _rule_kinds(self, spark: SparkSession) -> list[RuleKind]:
+        if not self._settings.rules:
+            return []
+        session, care = RuleSession(spark), Care(self._places)
+        return [RuleKind(name, rule, session, care) for name, rule in self._settings.rules.items()]
+
+    def _start_rules(
+        self, kinds: Sequence[RuleKind], spark: SparkSession, setup: JobSetup, turns: Turns
+    ) -> None:
         """They read the log together, apart from the others: what they make is wanted soon."""
         settings = msgspec.structs.replace(setup.settings, bulk_trigger_ms=setup.settings.rule_trigger_ms)
-        session, care = RuleSession(spark), Care(self._places)
-        kinds = [RuleKind(name, rule, session, care) for name, rule in settings.rules.items()]
         rules = Bulk(
             kinds,
             JobSetup(settings, self._places),

@@ -112,6 +112,10 @@ class Places(Struct, frozen=True):
         """pipeline/lake.lock: held by the Java that writes the lake as long as it lives."""
         return self.work / "lake.lock"
 
+    def rule_table_lock(self, rule: str) -> Path:
+        """pipeline/rule-tables/RULE.lock: the same for the table of a rule."""
+        return self.work / "rule-tables" / f"{rule}.lock"
+
     @property
     def java_wrapper(self) -> Path:
         """pipeline/java/: a JAVA_HOME made for a runtime that needs a launcher of its own."""

@@ -21,6 +21,7 @@ from embermq.pipeline.settings import (
     is_local,
     is_on_loopback,
     spark_options,
+    writes_lake,
 )
 from embermq.pipeline.sinks.delta_table import OPTIONS
 
@@ -152,7 +153,7 @@ def _place_options(settings: PipelineSettings, scratch: Path, socket_dir: Path) 
     if is_local(settings.master) or is_on_loopback(settings.master):
         options |= {"spark.driver.bindAddress": LOOPBACK, "spark.driver.host": LOOPBACK}
     jars: list[Path] = []
-    if "lake" in settings.queries:
+    if writes_lake(settings):
         with suppress(
             PipelineSettingsError
         ):  # the query itself says what is missing; the others need not wait for it

@@ -257,6 +257,16 @@ def spark_options(settings: PipelineSettings) -> dict[str, str]:
     return found
 
 
+def writes_lake(settings: PipelineSettings) -> bool:
+    """Whether a query or a rule does."""
+    return "lake" in settings.queries or _writes_tables(settings)
+
+
+def _writes_tables(settings: PipelineSettings) -> bool:
+    rules = settings.rules.values() if isinstance(settings, DriverSettings) else ()
+    return any(rule.to == "lake" for rule in rules)
+
+
 def is_s3(settings: PipelineSettings) -> bool:
     """Whether the lake is in object storage."""
     return settings.lake_dir.startswith(_S3)
@@ -280,6 +290,15 @@ def _check_lake(settings: PipelineSettings) -> None:
     if endpoint and endpoint.partition("://")[0] not in ("http", "https"):
         raise PipelineSettingsError(
             f"pipeline.lake_s3_endpoint = {endpoint!r}: must be a URL of http or https"
+        )
+    if (
+        is_s3(settings)
+        and "/" not in settings.lake_dir.removeprefix(_S3).strip("/")
+        and _writes_tables(settings)
+    ):
+        raise PipelineSettingsError(
+            f"pipeline.lake_dir = {settings.lake_dir!r}: a rule to the lake needs a PATH behind the bucket, "
+            "beside which its table is"
         )
 
 
@@ -319,6 +338,12 @@ def _check_on_kafka(settings: PipelineSettings) -> None:
                 "pipeline.queries"
             )
     for name, rule in settings.rules.items():
+        if rule.to == "lake" and not is_s3(settings):
+            raise PipelineSettingsError(
+                f"pipeline.master = {settings.master!r}: rules.{name} writes a table in a folder of this machine, "
+                f"which a remote Spark master cannot reach; set pipeline.lake_dir to {_S3}BUCKET/PATH, or use a local "
+                "master"
+            )
         if rule.tables:
             raise PipelineSettingsError(
                 f"pipeline.master = {settings.master!r}: rules.{name}.tables are files of this machine that a remote "

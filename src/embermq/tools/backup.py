@@ -122,8 +122,9 @@ def restore_backup(source: Path, data_dir: Path, progress: Progress) -> Manifest
                 raise UserError(f"{source / file.name} is damaged: it is not what the backup was made with")
         if (data_dir / BROKER).is_file():
             mark_restored(data_dir / BROKER)
-        if (ledger := Places(data_dir).lake_ledger).is_file():
-            forget_boot(ledger)
+        for noted in (Places(data_dir).lake_ledger, Places(data_dir).rules):
+            if noted.is_file():
+                forget_boot(noted)
         _sync_tree(data_dir)
     return manifest
 

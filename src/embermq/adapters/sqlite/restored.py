@@ -16,6 +16,8 @@ SEQUENCES_SKIPPED = 1_000_000_000
 GENERATIONS_SKIPPED = 1_000_000
 """Queues that may have been made since."""
 
+_BOOTS = ("lake_version", "rule_tables")
+"""Which commit of a Delta Lake table was synced last, and the boot of the machine then."""
 _MARK = "restored_us"
 """Of `meta`: when it was restored, Unix microseconds; until the next start."""
 _IS_THERE = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'queue'"
@@ -39,11 +41,13 @@ def mark_restored(path: Path) -> None:
 
 
 def forget_boot(path: Path) -> None:
-    """lake.db may be older than its lake from now on: commits behind what it knows are no trace of a loss of power.
-    Raises StoreError."""
+    """lake.db, or rules.db, may be older than its Delta Lake tables from now on: commits behind what it knows are no
+    trace of a loss of power. Raises StoreError."""
     try:
         with closing(sqlite3.connect(path)) as connection, connection:
-            connection.execute("UPDATE lake_version SET boot = ''")
+            for table in _BOOTS:
+                if connection.execute("SELECT 1 FROM sqlite_schema WHERE name = ?", (table,)).fetchone():
+                    connection.execute(f"UPDATE {table} SET boot = ''")
     except sqlite3.Error as error:
         raise to_store_error(error, f"cannot restore {path}") from error
 

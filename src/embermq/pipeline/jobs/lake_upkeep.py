@@ -7,13 +7,13 @@ import logging
 import threading
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
+from typing import Protocol
 
 from msgspec import Struct
 from pyspark import InheritableThread
 
 from embermq.pipeline.jvm_thread import closing_connection
 from embermq.pipeline.sinks.delta_table import DeltaTable, Merged
-from embermq.pipeline.sinks.lake import Lake
 
 NEW_FILES = 64
 EVERY_MS = 3_600_000
@@ -21,6 +21,8 @@ EVERY_MS = 3_600_000
 
 log = logging.getLogger(__name__)
 
+_ALONE = threading.Lock()
+"""The lake and tables of rules are put in order one after the other: Java has the memory for one."""
 
 Progress = Callable[[int, int], None]
 """Steps that are done, and how many there are."""
@@ -54,6 +56,18 @@ def tidy(
     return Tidied(merged, deleted)
 
 
+class KeptTable(Protocol):
+    """Who writes a table that is kept in order: `commits` so far."""
+
+    commits: int
+
+    @property
+    def table(self) -> DeltaTable: ...
+
+    def note_version(self) -> None:
+        """The table was put in order."""
+
+
 class LakeUpkeep:
     """Says when it is time, and does it. Once a day it is a whole round, otherwise files are merged."""
 
@@ -64,7 +78,7 @@ class LakeUpkeep:
         self._commits = 0
         self._thread: threading.Thread | None = None
 
-    def look(self, lake: Lake, now_ms: int) -> None:
+    def look(self, lake: KeptTable, now_ms: int) -> None:
         """Every second: begin what is due; returns at once. Raises nothing of what the work meets."""
         if self._last_ms is None:
             self._last_ms = now_ms
@@ -88,10 +102,11 @@ class LakeUpkeep:
 
     def _work(self, table: DeltaTable, whole: date | None) -> None:
         try:
-            if whole is None:
-                log.info("files of the lake were merged: %s", table.merge())
-                return
-            log.info("the lake is in order: %s", tidy(table, self._retention_days, whole))
+            with _ALONE:
+                if whole is None:
+                    log.info("files of the lake were merged: %s", table.merge())
+                    return
+                log.info("the lake is in order: %s", tidy(table, self._retention_days, whole))
             self._last_day = whole
         except Exception as error:  # whatever Spark threw: a later round tries again, and the query goes on
             log.warning("the lake was not put in order: %s", next(iter(str(error).splitlines()), repr(error)))

@@ -5,7 +5,6 @@ What that target has had it leaves out; so a driver that is killed goes on from 
 
 from pyspark.sql import DataFrame, SparkSession
 
-from embermq.database.settings import SqlSettings
 from embermq.pipeline.errors import RuleStuck
 from embermq.pipeline.jobs.bulk_log import BulkLog
 from embermq.pipeline.jobs.bulk_parts import BulkPart
@@ -36,7 +35,7 @@ class RulePart(BulkPart):
         self._care = kind.care
         self._evaluation = Evaluation(kind.session.spark, kind.rule_name, self._rows, settings.rule_timeout_s)
         self._aside = SetAside(places.rules, kind.rule_name)
-        self._target = target_of(kind.rule_name, kind.rule, places, self._aside, log=log, sql=settings.sql)
+        self._target = self._target_in(RuleDoor(places, kind.rule_name))
         self.held.callback(self._target.close)
         self._messages = 0
 
@@ -78,7 +77,34 @@ class RulePart(BulkPart):
         return max(0, min(self.log.bounds[PARTITION].first, end[PARTITION]) - begin[PARTITION])
 
     def keep_up(self, now_ms: int) -> None:
-        """Nothing is kept."""
+        """Of targets that are kept in order here."""
+        self._target.keep_up(now_ms)
+
+    def _target_in(self, door: RuleDoor) -> RuleTarget:
+        """Where its rows go. What a target needs is loaded for that target alone."""
+        name, rule, aside, log = self._rule_name, self._rule, self._aside, self.log
+        if rule.to == "lake":
+            from embermq.pipeline.rules.lake_target import LakeTarget
+
+            return LakeTarget(
+                name,
+                rule,
+                door,
+                aside,
+                settings=self.settings,
+                places=self.places,
+                log_id=log.identity,
+                spark=self._session.spark,
+                columns=lambda: self._session.columns(name, rule),
+                run=self._session.run,
+            )
+        if rule.to == "sql":
+            from embermq.pipeline.rules.sql_target import SqlTarget
+
+            return SqlTarget(name, rule, door, aside, log_id=log.identity, settings=self.settings.sql)
+        if rule.to == "webhook":
+            return WebhookTarget(name, rule, door, aside, log.identity)
+        return BrokerTarget(name, rule, door, aside)
 
     def _rows(self, records: DataFrame) -> DataFrame:
         return self._session.rows(self._rule_name, self._rule, records).where("offset >= 0")
@@ -107,20 +133,6 @@ class RuleKind:
 
     def __call__(self, settings: DriverSettings, places: Places, log: BulkLog) -> RulePart:
         return RulePart(self, settings, places, log)
-
-
-def target_of(
-    name: str, rule: RuleSettings, places: Places, aside: SetAside, *, log: BulkLog, sql: SqlSettings
-) -> RuleTarget:
-    """Where the rows of the rule go. Drivers of servers are loaded for a server alone."""
-    door = RuleDoor(places, name)
-    if rule.to == "sql":
-        from embermq.pipeline.rules.sql_target import SqlTarget
-
-        return SqlTarget(name, rule, door, aside, log_id=log.identity, settings=sql)
-    if rule.to == "webhook":
-        return WebhookTarget(name, rule, door, aside, log.identity)
-    return BrokerTarget(name, rule, door, aside)
 
 
 def end_java(spark: SparkSession) -> None:

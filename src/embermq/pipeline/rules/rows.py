@@ -9,7 +9,7 @@ from pyspark.sql.types import BinaryType, BooleanType, DateType, NumericType, St
 
 from embermq.formats.log_record import FIELD_ADDRESSED
 from embermq.pipeline.errors import RuleRefused
-from embermq.pipeline.rules.settings import ID_COLUMN, RuleSettings
+from embermq.pipeline.rules.settings import RuleSettings
 from embermq.pipeline.transforms.replay import chain_of_rules
 
 PARTITION, OFFSET, CHAIN = "_partition", "_offset", "_rules"
@@ -74,7 +74,7 @@ def published(rows: DataFrame, rule: RuleSettings) -> DataFrame:
     found = [name.lower() for name in rows.columns[: -len(HIDDEN)]]
     named = rows.toDF(*(str(number) for number in range(len(rows.columns))))
     if rule.has_columns:
-        return _with_columns(named, rows.columns[: -len(HIDDEN)])
+        return _with_columns(named, rows.columns[: -len(HIDDEN)], rule.own_columns)
     has_topics = rule.to == "mqtt"
     wanted = ("topic", "payload") if has_topics else ("payload",)
     for name in wanted:
@@ -96,15 +96,16 @@ def published(rows: DataFrame, rule: RuleSettings) -> DataFrame:
     ).where("offset IS NOT NULL AND topic IS NOT NULL AND payload IS NOT NULL")
 
 
-def _with_columns(rows: DataFrame, names: Sequence[str]) -> DataFrame:
+def _with_columns(rows: DataFrame, names: Sequence[str], own: Sequence[str]) -> DataFrame:
     """The columns as they are, as `columns`, those that are hidden left out; `payload` says the same as JSON, by which
     rows of a message have their order."""
     chosen = [at for at, name in enumerate(names) if name not in HIDDEN]
     for at in chosen:
         kind = rows.schema[at].dataType
-        if not COLUMN.fullmatch(names[at]) or names[at].lower() == ID_COLUMN:
+        if not COLUMN.fullmatch(names[at]) or names[at].lower() in own:
             raise RuleRefused(
-                f"the column {names[at]} has no name for a table: up to 63 letters, digits and _, and not {ID_COLUMN}; "
+                f"the column {names[at]} has no name for a table: up to 63 letters, digits and _, and not "
+                f"{' or '.join(own)}; "
                 "AS NAME gives one"
             )
         if not isinstance(kind, PLAIN):

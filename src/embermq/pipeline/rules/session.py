@@ -3,9 +3,11 @@
 import threading
 from collections.abc import Mapping
 from pathlib import Path
+from uuid import uuid4
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from embermq.pipeline.errors import RuleRefused
 from embermq.pipeline.rules.plans import TRY_FORMS, Java, adopted, failing_functions, read_plan, understood
@@ -25,6 +27,8 @@ class RuleSession:
 
     def __init__(self, spark: SparkSession) -> None:
         self.spark = spark.newSession()
+        self.run = uuid4().hex
+        """Who writes tables: the session notes it for all of them."""
         for name, value in _OPTIONS.items():
             self.spark.conf.set(name, value)
         self._naming = threading.Lock()
@@ -36,16 +40,25 @@ class RuleSession:
     def check(self, name: str, rule: RuleSettings) -> str:
         """Raise RuleRefused for what the rule may not do, or cannot; returns which of its functions fail on messages
         that they cannot read, "" for none."""
-        self.rows(name, rule, self.spark.createDataFrame([], record_schema()))
+        self.rows(name, rule, self._no_records())
         plan = self._read[rule.sql, MESSAGES, *rule.files()]
         named = [f"{TRY_FORMS[one]} instead of {one}" for one in failing_functions(plan)]
         return f"a message that it cannot read is set aside; NULL with {', '.join(named)}" if named else ""
+
+    def columns(self, name: str, rule: RuleSettings) -> StructType:
+        """What a rule selects whose rows are kept with their columns. Raises RuleRefused."""
+        found = self.rows(name, rule, self._no_records()).schema["columns"].dataType
+        assert isinstance(found, StructType)
+        return found
 
     def rows(self, name: str, rule: RuleSettings, records: DataFrame) -> DataFrame:
         """What the rule makes of records of the log. Raises RuleRefused."""
         tables = {MESSAGES: rule_messages(adopted(records, self.spark), name, rule)}
         tables |= {table: self._table(table, file) for table, file in rule.files().items()}
         return published(self._understood(rule.sql, tables), rule)
+
+    def _no_records(self) -> DataFrame:
+        return self.spark.createDataFrame([], record_schema())
 
     def _understood(self, sql: str, tables: Mapping[str, DataFrame]) -> DataFrame:
         columns = str({name: rows.schema.simpleString() for name, rows in tables.items()})

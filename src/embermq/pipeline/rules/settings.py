@@ -21,7 +21,9 @@ TABLE = re.compile(r"[a-z][a-z0-9_]{0,31}")
 TABLE_KINDS = (".csv", ".json", ".parquet")
 SQL_TABLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]{0,62}\.)?[A-Za-z_][A-Za-z0-9_]{0,62}")
 ID_COLUMN = "ember_id"
-"""In the table of a rule with `to = "sql"`: which row of which message it is."""
+"""In the table of a rule with `to = "sql"` or `"lake"`: which row of which message it is."""
+DAY_COLUMN = "ember_date"
+"""In the table of a rule with `to = "lake"`: the day (UTC) on which a row came into it."""
 QUERY = "rule:"
 MESSAGES = "messages"
 """What a rule reads."""
@@ -32,9 +34,9 @@ class RuleSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     sql: str = ""
     """A SELECT over `messages` with the columns `topic` (for a queue without) and `payload`."""
-    to: Literal["mqtt", "queue", "webhook", "sql"] = "mqtt"
+    to: Literal["mqtt", "queue", "webhook", "sql", "lake"] = "mqtt"
     """`mqtt`: each row is published to its `topic`; `queue`: into the durable queue `queue`; `webhook`: a POST to
-    `url` each; `sql`: a row of `table` each."""
+    `url` each; `sql`: a row of `table` each; `lake`: a row each of a Delta Lake table that is the rule's own."""
     queue: str = ""
     """The durable queue, for `to = "queue"`."""
     url: str = ""
@@ -65,7 +67,12 @@ class RuleSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     @property
     def has_columns(self) -> bool:
         """Whether its rows are kept with their columns, rather than as payloads."""
-        return self.to == "sql"
+        return self.to in ("sql", "lake")
+
+    @property
+    def own_columns(self) -> tuple[str, ...]:
+        """Of its table, beside those that it selects."""
+        return (ID_COLUMN, DAY_COLUMN) if self.to == "lake" else (ID_COLUMN,)
 
     @property
     def shown_url(self) -> str:

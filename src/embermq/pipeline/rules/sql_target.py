@@ -5,16 +5,14 @@ their ids, which are the same whenever a message comes again.
 """
 
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
-
-from pyspark.sql import Row
 
 from embermq.database.database_url import DatabaseUrl, parse_url
 from embermq.database.settings import SqlSettings
 from embermq.pipeline.errors import RuleError
 from embermq.pipeline.rules.door import RuleDoor
-from embermq.pipeline.rules.set_aside import ROWS_MAX, SetAside
+from embermq.pipeline.rules.row_ids import columns_of, row_id
+from embermq.pipeline.rules.set_aside import SetAside
 from embermq.pipeline.rules.settings import RuleSettings
 from embermq.pipeline.rules.targets import NumberedRow, RuleTarget, pieces
 from embermq.pipeline.sinks.rule_table import RuleTable
@@ -39,12 +37,12 @@ class SqlTarget(RuleTarget):
         super().__init__(name, rule, door, aside)
         self._log_id = log_id
         self._settings = settings
-        self._id_prefix = ""
+        self._log = 0
         self._table: RuleTable | None = None
 
     def open(self) -> None:
         self.close()
-        self._id_prefix = f"{self._name}:{self._log_id()}"
+        self._log = self._log_id()
         super().open()
         self._table = RuleTable(url_in(self._rule.url_file), self._settings, self._rule.table)
 
@@ -55,7 +53,7 @@ class SqlTarget(RuleTarget):
             table.check(len(self._id_prefix) + NUMBERS_CHARACTERS)
         found = dict(rows)
         for piece in pieces([(number, bytes(row["payload"])) for number, row in rows]):
-            numbers = {self._id(partition, number): number for number, _ in piece}
+            numbers = {row_id(self._name, self._log, partition, number): number for number, _ in piece}
             given, refused = [], {}
             for key, number in numbers.items():
                 try:
@@ -75,15 +73,6 @@ class SqlTarget(RuleTarget):
             self._table.close()
             self._table = None
 
-    def _id(self, partition: int, number: int) -> str:
-        return f"{self._id_prefix}:{partition}:{number // ROWS_MAX}:{number % ROWS_MAX}"
-
-
-def columns_of(row: Row) -> tuple[tuple[str, ...], tuple[object, ...]]:
-    """Names and values of what the author has selected."""
-    found = row["columns"].asDict()
-    return tuple(found), tuple(map(_value, found.values()))
-
 
 def url_in(file: str) -> DatabaseUrl:
     """Of the server. Raises RuleError, without a password."""
@@ -94,10 +83,3 @@ def url_in(file: str) -> DatabaseUrl:
         raise RuleError(f"url_file {file} cannot be read: {reason}") from None
     except ValueError as error:
         raise RuleError(f"url_file {file}: {error}") from None
-
-
-def _value(value: object) -> object:
-    """Spark gives times as this machine's, without a zone."""
-    if isinstance(value, datetime):
-        return value.astimezone(UTC).replace(tzinfo=None)
-    return bytes(value) if isinstance(value, bytearray) else value

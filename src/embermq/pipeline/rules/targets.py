@@ -58,6 +58,10 @@ class RuleTarget(ABC):
     def close(self) -> None:
         """Release the connection that it has; it may be opened again."""
 
+    def keep_up(self, now_ms: int) -> None:
+        """Every second, while the rule runs: begin what is due of keeping the target in order."""
+        return
+
 
 class BrokerTarget(RuleTarget):
     """Topics and queues: the broker keeps `next` together with the messages."""

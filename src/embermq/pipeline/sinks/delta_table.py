@@ -1,4 +1,4 @@
-"""A Delta Lake table of messages: made, appended to, asked how far it is, and kept in order, all by SQL and the
+"""A Delta Lake table: made, appended to, asked how far it is, and kept in order, all by SQL and the
 DataFrame writer. EmberMQ's Python needs no library for it: Spark's jars do the work.
 
 Each commit names the log, its partition and the first position behind what it holds (`txnAppId`, `txnVersion`). The
@@ -13,13 +13,10 @@ from msgspec import Struct
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-CLUSTERED_BY = ("date", "root", "accepted_at")
 MERGED_BYTES = 128 * 1024 * 1024
 """Size of the files that compaction makes; smaller groups of files are merged again with what came since."""
 _GROUP_BYTES = 4 * MERGED_BYTES
 _PROPERTIES = {
-    # Readers skip files by these; of other columns no statistics are written.
-    "delta.dataSkippingStatsColumns": "log_id,partition,offset,date,root,accepted_at,topic,publisher",
     # So long a reader may go on with files that were merged or deleted meanwhile.
     "delta.deletedFileRetentionDuration": "interval 24 hours",
     "delta.logRetentionDuration": "interval 7 days",
@@ -42,6 +39,24 @@ OPTIONS = {
 """Of the Spark session."""
 
 
+class TableShape(Struct, frozen=True, kw_only=True):
+    """What tables differ in. `writer` begins the names of its transactions; rows are removed by their `day`."""
+
+    writer: str
+    day: str
+    clustered_by: tuple[str, ...]
+    measured: tuple[str, ...] = ()
+    """Readers skip files by these; of other columns no statistics are written. Empty: Delta's choice."""
+
+
+OF_MESSAGES = TableShape(
+    writer="embermq",
+    day="date",
+    clustered_by=("date", "root", "accepted_at"),
+    measured=("log_id", "partition", "offset", "date", "root", "accepted_at", "topic", "publisher"),
+)
+
+
 class TableSize(Struct, frozen=True):
     """How many files the table is made of, and their bytes."""
 
@@ -59,12 +74,15 @@ class Merged(Struct, frozen=True):
 class DeltaTable:
     """One table by its place, a folder or a URL. All that writes it is in one JVM."""
 
-    def __init__(self, spark: SparkSession, place: str, run: str = "") -> None:
+    def __init__(
+        self, spark: SparkSession, place: str, shape: TableShape = OF_MESSAGES, run: str = ""
+    ) -> None:
         """`run` is who writes: every commit carries it."""
         self._run = run
         if run:
             spark.conf.set("spark.databricks.delta.commitInfo.userMetadata", run)
         self._spark = spark
+        self._shape = shape
         self._place = place
         self._name = "delta.`{}`".format(place.replace("`", "``"))
 
@@ -74,16 +92,19 @@ class DeltaTable:
         if self.exists():
             return
         fields = ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in columns)
-        properties = ", ".join(f"'{name}' = '{value}'" for name, value in _PROPERTIES.items())
+        shape, named = self._shape, dict(_PROPERTIES)
+        if shape.measured:
+            named["delta.dataSkippingStatsColumns"] = ",".join(shape.measured)
+        properties = ", ".join(f"'{name}' = '{value}'" for name, value in named.items())
         self._spark.sql(
             f"CREATE TABLE IF NOT EXISTS {self._name} ({fields}) USING delta "
-            f"CLUSTER BY ({', '.join(CLUSTERED_BY)}) TBLPROPERTIES ({properties})"
+            f"CLUSTER BY ({', '.join(shape.clustered_by)}) TBLPROPERTIES ({properties})"
         )
 
     def positions(self, log_id: int, partitions: Iterable[int]) -> dict[int, int]:
         """Below these the table holds all of that log; partitions without a commit are not there."""
         committed = self._snapshot().transactions()
-        found = {number: committed.get(_transaction(log_id, number)) for number in partitions}
+        found = {number: committed.get(self._transaction(log_id, number)) for number in partitions}
         return {number: int(end.get()) for number, end in found.items() if end.isDefined()}
 
     def version(self) -> int:
@@ -100,27 +121,27 @@ class DeltaTable:
         return TableSize(int(found.numOfFiles()), int(found.sizeInBytes()))
 
     def append(self, rows: DataFrame, log_id: int, partition: int, end: int) -> None:
-        """Add the records of a partition below `end` in one commit. A commit whose `end` the table has already is
+        """Add what comes of a partition below `end` in one commit. A commit whose `end` the table has already is
         passed over by Delta without a word: the caller leaves out what the table holds."""
         writer = rows.coalesce(1).write.format("delta").mode("append")
-        named = writer.option("txnAppId", _transaction(log_id, partition)).option("txnVersion", str(end))
+        named = writer.option("txnAppId", self._transaction(log_id, partition)).option("txnVersion", str(end))
         # The rows may be of a session that was cloned before this table was named its run.
         named = named.option("userMetadata", self._run)
         named.option("mergeSchema", "true").save(self._place)  # a later version has more columns
 
     def merge(self) -> Merged:
-        """Make few files, sorted by CLUSTERED_BY, of the small ones; does nothing when there is nothing to do."""
+        """Make few files, sorted as the table is clustered, of the small ones; does nothing when nothing is to do."""
         (row,) = self._sql("OPTIMIZE {}")
         return Merged(row["metrics"]["numFilesRemoved"], row["metrics"]["numFilesAdded"])
 
     def delete_before(self, day: date) -> int:
-        """Remove the records that were accepted before that day (UTC); how many they were."""
-        (row,) = self._sql(f"DELETE FROM {{}} WHERE date < DATE'{day.isoformat()}'")
+        """Remove the rows of the days before that one (UTC); how many they were."""
+        (row,) = self._sql(f"DELETE FROM {{}} WHERE {self._shape.day} < DATE'{day.isoformat()}'")
         return int(row[0])
 
     def older_than(self, day: date) -> int:
-        """How many records `delete_before` would remove."""
-        (row,) = self._sql(f"SELECT COUNT(*) FROM {{}} WHERE date < DATE'{day.isoformat()}'")
+        """How many rows `delete_before` would remove."""
+        (row,) = self._sql(f"SELECT COUNT(*) FROM {{}} WHERE {self._shape.day} < DATE'{day.isoformat()}'")
         return int(row[0])
 
     def vacuum(self) -> None:
@@ -137,7 +158,6 @@ class DeltaTable:
         none = jvm.scala.Option.empty()
         return log.update(False, none, none)
 
-
-def _transaction(log_id: int, partition: int) -> str:
-    """The name under which the table notes the position of a partition, of one life of a log."""
-    return f"embermq;{log_id};{partition}"
+    def _transaction(self, log_id: int, partition: int) -> str:
+        """The name under which the table notes the position of a partition, of one life of a log."""
+        return f"{self._shape.writer};{log_id};{partition}"

@@ -5,29 +5,24 @@ broker's retention, status and backup go by it. A start asks the table, so a los
 and skips nothing, and a lake that somebody has removed is filled anew from what the log still has.
 """
 
-import logging
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
 from msgspec import Struct
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from embermq.pipeline.errors import LakeError
 from embermq.pipeline.places import Places
 from embermq.pipeline.schema import PARTITION
 from embermq.pipeline.settings import PipelineSettings, is_s3
-from embermq.pipeline.sinks.delta_table import DeltaTable
-from embermq.pipeline.sinks.lake_disk import boot, sync_commits, take_back
+from embermq.pipeline.sinks.delta_table import OF_MESSAGES, DeltaTable
+from embermq.pipeline.sinks.held_table import HeldTable, Noted
 from embermq.pipeline.sinks.sink_file import SinkFile
 from embermq.pipeline.transforms.batch_values import is_missing, is_new, is_rejected
 from embermq.pipeline.transforms.lake import lake_schema
 
 READER = "lake"
-
-log = logging.getLogger(__name__)
 
 
 def lake_place(settings: PipelineSettings, places: Places) -> str:
@@ -54,24 +49,18 @@ class Lake:
     """Writes batches. `open` comes first, and again after a failure: then the table says what has been committed."""
 
     def __init__(self, place: str, places: Places) -> None:
-        self._place = place
-        self._folder = None if "://" in place else Path(place)
-        self._synced = -1
+        self._held = HeldTable(place, OF_MESSAGES, places.lake_lock)
         self.file = SinkFile(places.lake_ledger, READER, (__package__ or "", "lake.sql"))
-        self._lock_file = places.lake_lock
-        self._lock: Any = None
         self._log_id = 0
         self._is_embedded = True
         self._done: dict[int, int] = {}
         self.commits = 0
         """So many this process has made; each adds a file."""
-        self._table: DeltaTable | None = None
 
     @property
     def table(self) -> DeltaTable:
         """The table; the lake is open."""
-        assert self._table is not None, "open comes first"
-        return self._table
+        return self._held.table
 
     def open(self, spark: SparkSession, log_id: int, partitions: Iterable[int] | None = None) -> None:
         """Take the lake and see how far it is. `partitions` are those of a log in Kafka, None for the embedded one.
@@ -88,17 +77,11 @@ class Lake:
 
     def take(self, spark: SparkSession) -> None:
         """Be the only one who writes the lake, and make the table when it is not there. Raises LakeError."""
-        self._hold(spark)
-        noted, run = self._noted_version(), uuid4().hex
-        self._table = DeltaTable(spark, self._place, run)
-        self._table.create(lake_schema())
-        version = self._table.version()
-        if version < 0:  # the statement does nothing where something is, and says nothing
-            raise LakeError(
-                f"{self._place} is neither empty nor a Delta Lake table: move away what is there, or name another "
-                "place with pipeline.lake_dir"
-            )
-        self._synced = noted if noted <= version else -1  # the table was made anew
+        asked = "SELECT version, boot, run FROM lake_version LEFT JOIN lake_run USING (id)"
+        row = self.file.connection.execute(asked).fetchone()
+        run = uuid4().hex
+        self._held.take(spark, Noted() if row is None else Noted(int(row[0]), str(row[1]), row[2] or ""), run)
+        self._held.create(lake_schema())
         with self.file.transaction() as connection:
             self._note({})  # what the run before has left is synced, before it is forgotten
             connection.execute("INSERT OR REPLACE INTO lake_run VALUES (1, ?)", (run,))
@@ -133,9 +116,7 @@ class Lake:
     def close(self) -> None:
         """Let go of the lake and its file."""
         self.file.close()
-        if self._lock is not None:
-            self._lock.close()
-            self._lock = None
+        self._held.close()
 
     def _append(self, rows: DataFrame, one: Covered) -> None:
         mine = rows.where(F.col("partition") == F.lit(one.partition))
@@ -153,51 +134,16 @@ class Lake:
             )
             self._note({one.partition: one.end})
 
-    def _noted_version(self) -> int:
-        """The last commit that lake.db knows of, -1 for none. After a loss of power what is later is taken back, if it
-        is of the run that lake.db names."""
-        asked = "SELECT version, boot, run FROM lake_version LEFT JOIN lake_run USING (id)"
-        row = self.file.connection.execute(asked).fetchone()
-        if row is None:
-            return -1
-        version, then, run = int(row[0]), str(row[1]), row[2]
-        if (
-            self._folder is not None
-            and then not in ("", boot())
-            and run is not None
-            and (files := take_back(self._folder, version, str(run)))
-        ):
-            log.warning(
-                "%s: commits behind %d were not synced, %d files are taken back", self._place, version, files
-            )
-        return version
-
     def _note(self, positions: Mapping[int, int]) -> None:
         """Inside a transaction: the file says what the table says, and what is on disk."""
-        version = self.table.version()
-        if self._folder is not None:
-            sync_commits(self._folder, self._synced + 1, version)
-        self._synced = version
+        noted = self._held.sync()
         for number, offset in positions.items():
             self.file.move_to(offset, self._key(number))
-        noted = (version, boot())
-        self.file.connection.execute("INSERT OR REPLACE INTO lake_version VALUES (1, ?, ?)", noted)
+        synced = (noted.version, noted.boot)
+        self.file.connection.execute("INSERT OR REPLACE INTO lake_version VALUES (1, ?, ?)", synced)
 
     def _key(self, partition: int) -> int | None:
         return None if self._is_embedded else partition
-
-    def _hold(self, spark: SparkSession) -> None:
-        """One JVM writes at a time. The Java of a driver that was killed may still be about to commit what it has
-        written: the system releases its lock when it ends, and only then the table is asked how far it is."""
-        if self._lock is not None:
-            return
-        self._lock_file.parent.mkdir(parents=True, exist_ok=True)
-        jvm: Any = spark._jvm
-        file = jvm.java.io.RandomAccessFile(str(self._lock_file), "rw")
-        if file.getChannel().tryLock() is None:
-            file.close()
-            raise LakeError(f"{self._place}: a pipeline that is about to end still writes the lake")
-        self._lock = file
 
 
 def _covered(rows: DataFrame) -> list[Covered]:

@@ -1,0 +1,157 @@
+"""`to = "lake"`: the rows of a rule are a Delta Lake table, each once.
+
+The rows of a batch are one commit for each partition of the log, which names the number of the row behind them; then
+the broker is told how far the rule is. What dies between the two finds the number in the table.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+
+from pyspark.sql import SparkSession
+from pyspark.sql.types import DateType, StringType, StructField, StructType
+
+from embermq.pipeline.connector import lake_jars
+from embermq.pipeline.jobs.lake_upkeep import LakeUpkeep
+from embermq.pipeline.places import Places
+from embermq.pipeline.rules.door import RuleDoor
+from embermq.pipeline.rules.row_ids import columns_of, row_id
+from embermq.pipeline.rules.set_aside import SetAside
+from embermq.pipeline.rules.settings import DAY_COLUMN, ID_COLUMN, RuleSettings, query_of_rule
+from embermq.pipeline.rules.targets import NumberedRow, RuleTarget
+from embermq.pipeline.settings import DriverSettings
+from embermq.pipeline.sinks.delta_table import DeltaTable, TableShape
+from embermq.pipeline.sinks.held_table import HeldTable, Noted
+from embermq.pipeline.sinks.lake import lake_place
+from embermq.pipeline.sinks.sink_file import SinkFile
+
+_OWN = (StructField(ID_COLUMN, StringType()), StructField(DAY_COLUMN, DateType()))
+
+
+class LakeTarget(RuleTarget):
+    """See the module."""
+
+    def __init__(
+        self,
+        name: str,
+        rule: RuleSettings,
+        door: RuleDoor,
+        aside: SetAside,
+        *,
+        settings: DriverSettings,
+        places: Places,
+        log_id: Callable[[], int],
+        spark: SparkSession,
+        columns: Callable[[], StructType],
+        run: str,
+    ) -> None:
+        """`columns` are those that the rule selects; `run` is the same for all tables of a session."""
+        super().__init__(name, rule, door, aside)
+        self._settings = settings
+        self._log_id = log_id
+        self._log = 0
+        self._spark = spark
+        self._columns = columns
+        self._run = run
+        self._schema: StructType | None = None
+        shape = TableShape(writer=f"embermq-rule;{name}", day=DAY_COLUMN, clustered_by=(DAY_COLUMN,))
+        place = rule_table_place(settings, places, name)
+        self._held = HeldTable(place, shape, places.rule_table_lock(name))
+        self._note = _Note(places, name)
+        self._upkeep = LakeUpkeep(settings.lake_retention_days)
+        self.commits = 0
+        """So many this process has made; each adds a file."""
+
+    @property
+    def table(self) -> DeltaTable:
+        """The table; the target is open."""
+        return self._held.table
+
+    def open(self) -> None:
+        lake_jars(self._settings)  # says what is missing, and how to get it
+        super().open()
+        self._log, self._schema = self._log_id(), None
+        self._held.take(self._spark, self._note.read(), self._run)
+        if self.table.exists():
+            self.note_version()  # what the run before has left is synced, before it is forgotten
+        for partition, number in self._written(self.next).items():
+            if number > self.next[partition]:
+                self.move(partition, number)
+
+    def begin(self, numbers: Mapping[int, int]) -> None:
+        written = self._written(numbers)  # by a broker that has lost what it knew of the rule
+        super().begin({partition: max(at, written.get(partition, at)) for partition, at in numbers.items()})
+
+    def put(self, partition: int, rows: Sequence[NumberedRow]) -> int:
+        given: list[tuple[object, ...]] = []
+        today = datetime.now(UTC).date()
+        for number, row in rows:
+            try:
+                _, values = columns_of(row)
+                given.append((row_id(self._name, self._log, partition, number), today, *map(_in_utc, values)))
+            except (ValueError, OverflowError) as error:  # in UTC its year is below 1 or above 9999
+                self._aside.add("refused", partition, number, str(error))
+        if not rows:
+            return 0
+        end = rows[-1][0] + 1
+        if given:
+            self._append(given, partition, end)
+        self.move(partition, end)
+        return len(given)
+
+    def keep_up(self, now_ms: int) -> None:
+        if self.table.exists():
+            self._upkeep.look(self, now_ms)
+
+    def note_version(self) -> None:
+        """The table's commits are on disk, and the file says so."""
+        self._note.write(self._held.sync())
+
+    def close(self) -> None:
+        """Let another Java write the table."""
+        self._held.close()
+        self._note.close()
+
+    def _append(self, rows: Sequence[tuple[object, ...]], partition: int, end: int) -> None:
+        if self._schema is None:
+            self._schema = StructType([*_OWN, *self._columns().fields])
+            self._held.create(self._schema)
+            self.note_version()
+        frame = self._spark.createDataFrame(rows, self._schema, verifySchema=False)
+        self.table.append(frame, self._log, partition, end)
+        self.commits += 1
+        self.note_version()
+
+    def _written(self, partitions: Mapping[int, int]) -> dict[int, int]:
+        return self.table.positions(self._log, partitions) if self.table.exists() else {}
+
+
+class _Note:
+    """In rules.db: the last commit that is known to be on disk."""
+
+    def __init__(self, places: Places, rule: str) -> None:
+        self._file = SinkFile(places.rules, query_of_rule(rule), (__package__ or "", "rule_tables.sql"))
+        self._rule = rule
+
+    def read(self) -> Noted:
+        sql = "SELECT version, boot, run FROM rule_tables WHERE rule = ?"
+        row = self._file.connection.execute(sql, (self._rule,)).fetchone()
+        return Noted() if row is None else Noted(*row)
+
+    def write(self, noted: Noted) -> None:
+        """Durable when it returns."""
+        row = (self._rule, noted.version, noted.boot, noted.run)
+        with self._file.transaction() as connection:
+            connection.execute("INSERT OR REPLACE INTO rule_tables VALUES (?, ?, ?, ?)", row)
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def rule_table_place(settings: DriverSettings, places: Places, rule: str) -> str:
+    """Where its table is: beside the lake, since a folder within it would be the lake's own."""
+    return f"{lake_place(settings, places).rstrip('/')}-rules/{rule}"
+
+
+def _in_utc(value: object) -> object:
+    """Times that say no zone are UTC here, and this machine's for Spark."""
+    return value.replace(tzinfo=UTC) if isinstance(value, datetime) else value

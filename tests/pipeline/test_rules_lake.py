@@ -1,0 +1,187 @@
+"""Rules with `to = "lake"`: each row is in the rule's Delta Lake table once, whoever is killed."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, date, datetime, timedelta
+from functools import partial
+from pathlib import Path
+
+import deltalake
+import pytest
+from msgspec.structs import replace
+from pyspark.sql import SparkSession
+from tests.pipeline.feeding import DEADLINE_S, WatchedBulk
+from tests.pipeline.replaying import messages_in
+from tests.pipeline.test_processes import jvm_in
+from tests.pipeline.test_rules_live import publish, ruling
+from tests.support.broker_process import BrokerProcess
+from tests.support.waiting import wait_until
+
+from embermq.pipeline.errors import BrokerAway, PipelineSettingsError
+from embermq.pipeline.jobs.lake_upkeep import tidy
+from embermq.pipeline.kafka_log import KafkaLog
+from embermq.pipeline.places import Places
+from embermq.pipeline.rules.door import RuleDoor, RuleTaken
+from embermq.pipeline.rules.lake_target import LakeTarget
+from embermq.pipeline.rules.live import RulePart
+from embermq.pipeline.rules.settings import RuleSettings
+from embermq.pipeline.settings import DriverSettings, check_settings
+from embermq.pipeline.status import read_status
+
+MANY = 20
+SQL = "SELECT topic, int(payload) AS n, accepted_at FROM messages WHERE topic LIKE 's/%'"
+READINGS = RuleSettings(sql=SQL, to="lake")
+WIDER = replace(READINGS, sql=SQL.replace("n, ", "n, int(payload) * 2 AS doubled, "))
+START_S = 300
+KILLS = 3
+
+
+def table_of(places: Places, rule: str = "readings") -> deltalake.DeltaTable:
+    return deltalake.DeltaTable(str(places.data_dir / "lake-rules" / rule))
+
+
+def rows_in(places: Places) -> list[dict[str, object]]:
+    """In the order of the messages that they come of; nothing before there is a table."""
+    if not deltalake.DeltaTable.is_deltatable(str(places.data_dir / "lake-rules" / "readings")):
+        return []
+    rows: list[dict[str, object]] = table_of(places).to_pyarrow_table().to_pylist()
+    return sorted(rows, key=lambda row: offset_of(row["ember_id"]))
+
+
+def offset_of(ember_id: object) -> int:
+    rule, _, partition, offset, row = str(ember_id).split(":")
+    assert (rule, partition, row) == ("readings", "0", "0")
+    return int(offset)
+
+
+def inputs(places: Places) -> list[tuple[int, str, object]]:
+    return [
+        (offset, message.topic, int(message.payload))
+        for offset, message in messages_in(places)
+        if message.topic.startswith("s/")
+    ]
+
+
+def has_rows(places: Places, many: int) -> bool:
+    return len(rows_in(places)) >= many
+
+
+@contextmanager
+def feeding_lake(spark: SparkSession, places: Places, rule: RuleSettings) -> Iterator[WatchedBulk]:
+    """Another one may write the table after it, as after the end of its Java."""
+    with ruling(spark, places, {"readings": rule}) as rules:
+        yield rules
+    target_in(rules).close()
+
+
+def target_in(rules: WatchedBulk) -> LakeTarget:
+    part = rules.feed("rule:readings").part
+    assert isinstance(part, RulePart) and isinstance(part._target, LakeTarget)
+    return part._target
+
+
+@pytest.mark.promise("pipeline-2")
+@pytest.mark.timeout(600)
+def test_each_row_is_there_once_over_kills_and_lost_answers(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asks, moves = RuleDoor._ask, [0]
+
+    def is_not_asked(door: RuleDoor, asked_for: Mapping[str, object]) -> RuleTaken:
+        """Twice a commit of which the broker never hears, as when the driver dies behind it."""
+        if "end" in asked_for:
+            moves[0] += 1
+            if moves[0] in (1, 3):
+                raise BrokerAway("nobody is there")
+        return asks(door, asked_for)
+
+    with BrokerProcess(tmp_path / "data") as broker:
+        places = Places(broker.data_dir)
+        publish(broker, [0])  # nobody's: the rule begins behind it
+        with feeding_lake(spark, places, READINGS) as rules:
+            rules.wait_for_state("running")
+            monkeypatch.setattr(RuleDoor, "_ask", is_not_asked)
+            publish(broker, range(MANY))
+            wait_until(partial(has_rows, places, MANY), DEADLINE_S, "the first ones")
+            broker.kill()
+            broker.start()
+        # The driver is gone, perhaps in the midst of it; the next one goes on, with one column more.
+        with feeding_lake(spark, places, WIDER) as rules:
+            publish(broker, range(MANY, 2 * MANY))
+            sent = inputs(places)[1:]
+            wait_until(partial(has_rows, places, len(sent)), DEADLINE_S, "all")
+            rules.wait_for_position(sent[-1][0] + 1)
+            found = rows_in(places)
+            assert [(offset_of(row["ember_id"]), row["topic"], row["n"]) for row in found] == sent
+            assert {row["doubled"] for row in found[-MANY:]} == {2 * n for n in range(MANY, 2 * MANY)}
+            now = datetime.now(UTC)
+            for row in found:
+                assert isinstance(row["accepted_at"], datetime) and isinstance(row["ember_date"], date)
+                assert timedelta() <= now - row["accepted_at"] < timedelta(hours=1), "in UTC"
+                assert abs(now.date() - row["ember_date"]) <= timedelta(days=1)
+            assert moves[0] > 3
+            # Kept in order as the lake is: many files become few, and what is too old goes.
+            table = target_in(rules).table
+            tidied = tidy(table, 0, now.date())
+            assert tidied.merged.files_removed > tidied.merged.files_added == 1
+            assert len(rows_in(places)) == len(sent)
+            assert tidy(table, 1, now.date() + timedelta(days=2)).deleted == len(sent)
+
+
+def test_what_a_remote_master_cannot_reach_is_refused() -> None:
+    remote = DriverSettings(
+        master="k8s://x",
+        queries=("dispatch",),
+        rules={"readings": READINGS},
+        kafka=KafkaLog(bootstrap="127.0.0.1:1"),
+    )
+    with pytest.raises(PipelineSettingsError, match=r"rules\.readings writes a table in a folder"):
+        check_settings(remote)
+    check_settings(replace(remote, lake_dir="s3a://lakes/all"))
+    with pytest.raises(PipelineSettingsError, match="a rule to the lake needs a PATH behind the bucket"):
+        check_settings(replace(remote, lake_dir="s3a://lakes/"))
+
+
+@pytest.mark.in_faults
+@pytest.mark.long_rounds
+@pytest.mark.timeout(1_800)
+@pytest.mark.promise("pipeline-2")
+def test_each_row_is_there_once_whoever_is_killed(tmp_path: Path, seed: int) -> None:
+    """kill -9 of the driver, of its Java and of the broker at random moments, while messages come."""
+    chance = random.Random(seed)
+    config = tmp_path / "ember.toml"
+    config.write_text(f'[rules.readings]\nsql = "{SQL}"\nto = "lake"\n')
+    settings = {"pipeline.queries": "dispatch", "pipeline.bulk_trigger_ms": 100}
+    words = ["--config", str(config)]
+    with BrokerProcess(tmp_path / "data", pipeline=True, settings=settings, arguments=words) as broker:
+        places = Places(broker.data_dir)
+
+        def is_running() -> bool:
+            queries = read_status(broker.data_dir).queries
+            return any(one.name == "rule:readings" and one.state == "running" for one in queries)
+
+        sent = 0
+        for _ in range(KILLS):
+            wait_until(is_running, START_S, "it runs")
+            before = len(rows_in(places))
+            for _ in range(5):
+                publish(broker, range(sent, sent + MANY))
+                sent += MANY
+            wanted = before + chance.randrange(1, 3 * MANY)
+            wait_until(partial(has_rows, places, wanted), START_S, "some rows", poll_s=0.05)
+            who = chance.choice(["driver", "java", "broker"])
+            pid = read_status(broker.data_dir).pid
+            if who == "broker":
+                broker.kill()
+                broker.start()
+            else:
+                os.kill(pid if who == "driver" else jvm_in(pid), signal.SIGKILL)
+            wait_until(lambda: read_status(broker.data_dir).pid not in (0, pid), START_S, "another driver")  # noqa: B023
+        wait_until(partial(has_rows, places, sent), START_S, "all rows")
+        found = [(offset_of(row["ember_id"]), row["topic"], row["n"]) for row in rows_in(places)]
+        assert found == inputs(places)
