@@ -33,7 +33,7 @@ def test_a_rule_has_a_table_of_its_own(tmp_path: Path) -> None:
             '[rules.hot]\nsqll = "x"',
             r"unknown setting rules\.hot\.sqll .*line 2\); the nearest is rules\.hot\.sql",
         ),
-        ('[rules.hot]\nto = "disk"', "rules.hot.to: 'disk' is not one of mqtt, queue"),
+        ('[rules.hot]\nto = "disk"', "rules.hot.to: 'disk' is not one of lake, mqtt, queue"),
         ("[rules]\nhot = 5", "unknown setting rules.hot"),
         ("[rules.hot]\nqos = 1", "rules.hot.sql: is missing"),
         (f'[rules.Hot]\nsql = "{SQL}"', "rules.Hot: the name of a rule has"),

@@ -66,6 +66,9 @@ def test_of_a_broker_on_servers_all_is_saved_that_is_here(tmp_path: Path) -> Non
         users.execute("CREATE TABLE account (name TEXT)")
     aside = SetAside(data_dir / "rules.db", "hot")
     aside.add("failed", 1, 5, "it is no number")
+    with closing(sqlite3.connect(data_dir / "rules.db")) as rules, rules:
+        rules.execute("CREATE TABLE rule_tables (rule TEXT PRIMARY KEY, version INTEGER, boot TEXT)")
+        rules.execute("INSERT INTO rule_tables VALUES ('hot', 7, 'the one before')")
     with pytest.raises(UserError, match="is not the data directory of a broker"):
         make_backup(data_dir, tmp_path / "saved", quiet)
     note_places(data_dir, Settings(stores=StoreSettings(log="kafka://k", session="redis://r")))
@@ -82,6 +85,10 @@ def test_of_a_broker_on_servers_all_is_saved_that_is_here(tmp_path: Path) -> Non
     assert [one.reason for one in set_aside_of(tmp_path / "fresh" / "rules.db", "hot", 9)] == [
         "it is no number"
     ]
+    with closing(sqlite3.connect(tmp_path / "fresh/rules.db")) as rules:
+        assert rules.execute("SELECT * FROM rule_tables").fetchall() == [("hot", 7, "")], (
+            "it may have gone on"
+        )
     assert noted_places(tmp_path / "fresh").is_on_servers
 
 
