@@ -53,6 +53,7 @@ class LakeTarget(RuleTarget):
         self._columns = columns
         self._run = run
         self._schema: StructType | None = None
+        self._is_there = False
         shape = TableShape(writer=f"embermq-rule;{name}", day=DAY_COLUMN, clustered_by=(DAY_COLUMN,))
         place = rule_table_place(settings, places, name)
         self._held = HeldTable(place, shape, places.rule_table_lock(name))
@@ -71,7 +72,8 @@ class LakeTarget(RuleTarget):
         super().open()
         self._log, self._schema = self._log_id(), None
         self._held.take(self._spark, self._note.read(), self._run)
-        if self.table.exists():
+        self._is_there = self.table.exists()
+        if self._is_there:
             self.note_version()  # what the run before has left is synced, before it is forgotten
         for partition, number in self._written(self.next).items():
             if number > self.next[partition]:
@@ -99,7 +101,7 @@ class LakeTarget(RuleTarget):
         return len(given)
 
     def keep_up(self, now_ms: int) -> None:
-        if self.table.exists():
+        if self._is_there:  # to ask the table each second would cost more than all else
             self._upkeep.look(self, now_ms)
 
     def note_version(self) -> None:
@@ -115,6 +117,7 @@ class LakeTarget(RuleTarget):
         if self._schema is None:
             self._schema = StructType([*_OWN, *self._columns().fields])
             self._held.create(self._schema)
+            self._is_there = True
             self.note_version()
         frame = self._spark.createDataFrame(rows, self._schema, verifySchema=False)
         self.table.append(frame, self._log, partition, end)
@@ -122,7 +125,7 @@ class LakeTarget(RuleTarget):
         self.note_version()
 
     def _written(self, partitions: Mapping[int, int]) -> dict[int, int]:
-        return self.table.positions(self._log, partitions) if self.table.exists() else {}
+        return self.table.positions(self._log, partitions) if self._is_there else {}
 
 
 class _Note:
