@@ -188,13 +188,20 @@ def test_each_message_comes_once_over_kills_and_lost_answers(
         assert (aside.partition, f"0:{aside.offset}" in everything) == (0, True)
 
 
+@pytest.fixture
+def with_spark(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command in this process finds Spark that has started already."""
+
+    @contextmanager
+    def started(*_: object, **__: object) -> Iterator[SparkSession]:
+        yield spark
+
+    monkeypatch.setattr(trying, "batch_session", started)
+
+
+@pytest.mark.usefixtures("with_spark")
 def test_a_rule_is_tried_on_a_log_in_kafka(
-    spark: SparkSession,
-    kafka: KafkaServer,
-    servers: dict[str, object],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    kafka: KafkaServer, servers: dict[str, object], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """No broker runs. A range is one of positions, or of time, over all partitions."""
     log = LogInKafka(kafka.bootstrap, str(servers["kafka.prefix"]))
@@ -207,12 +214,6 @@ def test_a_rule_is_tried_on_a_log_in_kafka(
     config = tmp_path / "ember.toml"
     config.write_text(f'[rules.even]\nsql = "{RULES["even"].sql}"\n')
     given = [word for key, value in servers.items() for word in ("--set", f"{key}={value}")]
-
-    @contextmanager
-    def started(*_: object, **__: object) -> Iterator[SparkSession]:
-        yield spark
-
-    monkeypatch.setattr(trying, "batch_session", started)
 
     def tried(*words: str, code: int = 0) -> tuple[int, list[tuple[int, int, bytes]], str]:
         capsys.readouterr()

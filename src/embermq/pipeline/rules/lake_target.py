@@ -57,7 +57,7 @@ class LakeTarget(RuleTarget):
         shape = TableShape(writer=f"embermq-rule;{name}", day=DAY_COLUMN, clustered_by=(DAY_COLUMN,))
         place = rule_table_place(settings, places, name)
         self._held = HeldTable(place, shape, places.rule_table_lock(name))
-        self._note = _Note(places, name)
+        self._note = _SyncedCommit(places, name)
         self._upkeep = LakeUpkeep(settings.lake_retention_days)
         self.commits = 0
         """So many this process has made; each adds a file."""
@@ -128,7 +128,7 @@ class LakeTarget(RuleTarget):
         return self.table.positions(self._log, partitions) if self._is_there else {}
 
 
-class _Note:
+class _SyncedCommit:
     """In rules.db: the last commit that is known to be on disk."""
 
     def __init__(self, places: Places, rule: str) -> None:
