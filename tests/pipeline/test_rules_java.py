@@ -18,7 +18,7 @@ from embermq.pipeline.places import Places
 from embermq.pipeline.rules.set_aside import set_aside_of
 from embermq.pipeline.status import read_status
 
-DEADLINE_S = 300
+DEADLINE_S = 600
 RULES = r"""
 [rules.echo]
 sql = "SELECT concat('echo/', topic) AS topic, payload FROM messages WHERE length(payload) < 10"
