@@ -14,7 +14,7 @@ from embermq.pipeline.connector import lake_jars
 from embermq.pipeline.jobs.lake_upkeep import LakeUpkeep
 from embermq.pipeline.places import Places
 from embermq.pipeline.rules.door import RuleDoor
-from embermq.pipeline.rules.row_ids import columns_of, row_id
+from embermq.pipeline.rules.row_ids import columns_of, id_prefix, row_id
 from embermq.pipeline.rules.set_aside import SetAside
 from embermq.pipeline.rules.settings import DAY_COLUMN, ID_COLUMN, RuleSettings, query_of_rule
 from embermq.pipeline.rules.targets import NumberedRow, RuleTarget
@@ -85,11 +85,12 @@ class LakeTarget(RuleTarget):
 
     def put(self, partition: int, rows: Sequence[NumberedRow]) -> int:
         given: list[tuple[object, ...]] = []
+        prefix = id_prefix(self._name, self._log)
         today = datetime.now(UTC).date()
         for number, row in rows:
             try:
                 _, values = columns_of(row)
-                given.append((row_id(self._name, self._log, partition, number), today, *map(_in_utc, values)))
+                given.append((row_id(prefix, partition, number), today, *map(_in_utc, values)))
             except (ValueError, OverflowError) as error:  # in UTC its year is below 1 or above 9999
                 self._aside.add("refused", partition, number, str(error))
         if not rows:

@@ -7,9 +7,14 @@ from pyspark.sql import Row
 from embermq.pipeline.rules.set_aside import ROWS_MAX
 
 
-def row_id(rule: str, log_id: int, partition: int, number: int) -> str:
+def id_prefix(rule: str, log_id: int) -> str:
+    """What the ids of a rule begin with, of one log."""
+    return f"{rule}:{log_id}"
+
+
+def row_id(prefix: str, partition: int, number: int) -> str:
     """The same whenever the message comes again."""
-    return f"{rule}:{log_id}:{partition}:{number // ROWS_MAX}:{number % ROWS_MAX}"
+    return f"{prefix}:{partition}:{number // ROWS_MAX}:{number % ROWS_MAX}"
 
 
 def columns_of(row: Row) -> tuple[tuple[str, ...], tuple[object, ...]]:

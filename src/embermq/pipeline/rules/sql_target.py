@@ -11,7 +11,7 @@ from embermq.database.database_url import DatabaseUrl, parse_url
 from embermq.database.settings import SqlSettings
 from embermq.pipeline.errors import RuleError
 from embermq.pipeline.rules.door import RuleDoor
-from embermq.pipeline.rules.row_ids import columns_of, row_id
+from embermq.pipeline.rules.row_ids import columns_of, id_prefix, row_id
 from embermq.pipeline.rules.set_aside import SetAside
 from embermq.pipeline.rules.settings import RuleSettings
 from embermq.pipeline.rules.targets import NumberedRow, RuleTarget, pieces
@@ -37,12 +37,12 @@ class SqlTarget(RuleTarget):
         super().__init__(name, rule, door, aside)
         self._log_id = log_id
         self._settings = settings
-        self._log = 0
+        self._id_prefix = ""
         self._table: RuleTable | None = None
 
     def open(self) -> None:
         self.close()
-        self._log = self._log_id()
+        self._id_prefix = id_prefix(self._name, self._log_id())
         super().open()
         self._table = RuleTable(url_in(self._rule.url_file), self._settings, self._rule.table)
 
@@ -53,7 +53,7 @@ class SqlTarget(RuleTarget):
             table.check(len(self._id_prefix) + NUMBERS_CHARACTERS)
         found = dict(rows)
         for piece in pieces([(number, bytes(row["payload"])) for number, row in rows]):
-            numbers = {row_id(self._name, self._log, partition, number): number for number, _ in piece}
+            numbers = {row_id(self._id_prefix, partition, number): number for number, _ in piece}
             given, refused = [], {}
             for key, number in numbers.items():
                 try:
