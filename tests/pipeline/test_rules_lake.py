@@ -77,12 +77,14 @@ def target_in(rules: WatchedBulk) -> LakeTarget:
 
 def all_rows(rules: WatchedBulk, places: Places) -> list[tuple[int, object, object]]:
     """When the rule has had all that was sent."""
-    rules.wait_for_position(inputs(places)[-1][0] + 1)
+    end, feed = inputs(places)[-1][0] + 1, rules.feed("rule:readings")
+    wait_until(lambda: feed.has_begun and feed.positions.get(0, 0) >= end, START_S, "all of it")
     return [(offset_of(row["ember_id"]), row["topic"], row["n"]) for row in rows_in(places)]
 
 
+@pytest.mark.in_faults
 @pytest.mark.promise("pipeline-2")
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1_200)
 def test_each_row_is_there_once_though_the_broker_never_heard_of_its_commit(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -100,7 +102,8 @@ def test_each_row_is_there_once_though_the_broker_never_heard_of_its_commit(
         places = Places(broker.data_dir)
         publish(broker, [0])  # nobody's: the rule begins behind it
         with ruling(spark, places, {"readings": READINGS}) as rules:
-            rules.wait_for_state("running")
+            feed = rules.feed("rule:readings")
+            wait_until(lambda: feed.report().state == "running", START_S, "it runs")
         assert rows_in(places) == [], "there is a table with the first row"
         publish(broker, range(MANY))
         monkeypatch.setattr(RuleDoor, "_ask", is_not_told)
