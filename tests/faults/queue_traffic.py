@@ -218,15 +218,15 @@ class Reader(ReturningClient):
         self._seen = seen
         self._behind = behind
         self._held: deque[int] = deque()
-        self._is_subscribed = False
+        self.is_subscribed = False
 
     async def entered(self, client: MqttClient, properties: Properties | None) -> None:
-        if not self._is_subscribed:
+        if not self.is_subscribed:
             prefetch = str(self._behind + 50)
             await _subscribe(
                 client, self._topic, self.client_id, "puback", prefetch, is_patient=self.is_patient
             )
-            self._is_subscribed = True
+            self.is_subscribed = True
 
     def finish(self) -> None:
         """Everything that is held, and what comes."""

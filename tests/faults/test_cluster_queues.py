@@ -156,12 +156,14 @@ def test_a_queue_loses_nothing_when_nodes_are_killed_or_stand_still(
             PatientConsumer(place, id_of(number % SLOTS, f"worker-{number}"), ledger, random)
             for number in range(4)
         ]
-        audit = Reader(
+        audit = PatientReader(
             place, id_of(1 - slot_of_queue(QUEUE, SLOTS), "audit"), TOPIC, ledger.audited, behind=8
         )
         letters = PatientReader(place, id_of(0, "reader"), f"$queue/dlq/{QUEUE}", ledger.letters)
         everybody = [audit, *consumers, *producers]
-        for each in everybody:
+        audit.start()  # a group has what comes from its first consumer on
+        await wait_for(lambda: audit.is_subscribed, WAIT_S, "the other group is there")
+        for each in (*consumers, *producers):
             each.start()
         for _ in range(KILLS):
             before = len(ledger.published)
