@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
+from secrets import token_hex
 
 import pytest
 from msgspec.structs import replace
@@ -72,6 +73,17 @@ def test_of_many_that_upgrade_at_once_one_does(sql_server: SqlServer, sql_url: s
     rows = sql_server.execute(f"SELECT version_num FROM {VERSION_TABLE}", database=name_of(sql_url))
     assert len(rows) == 1
     check_schema(url, SqlSettings())
+
+
+def test_a_postgresql_database_without_an_encoding_is_spoken_to_in_utf_8(postgres: SqlServer) -> None:
+    """`SQL_ASCII` is what a cluster has that was made in the locale C."""
+    name = f"test_{token_hex(6)}"
+    postgres.execute(f"CREATE DATABASE {name} ENCODING SQL_ASCII LOCALE 'C' TEMPLATE template0")
+    url = parse_url(postgres.url(name))
+    upgrade_schema(url, SqlSettings())
+    with closing(Database(url, SqlSettings())) as database:
+        assert ask(database, "SELECT 'wörk'") == "wörk"
+    postgres.drop(postgres.url(name))
 
 
 def test_an_upgrade_takes_longer_than_a_statement_of_everyday_may(

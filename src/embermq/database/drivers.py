@@ -47,6 +47,7 @@ def _postgresql(url: DatabaseUrl, settings: SqlSettings, tls: str, timeout_s: fl
         "dbname": url.database,
         "connect_timeout": max(CONNECT_S_MIN, ceil(settings.timeout_s)),
         "application_name": "embermq",
+        "client_encoding": "utf8",  # else that of the database, and with SQL_ASCII texts come as bytes
         "sslmode": {"off": "disable", "require": "require", "verify": "verify-full"}[tls],
         "sslrootcert": (url.ca_file or _system_authorities()) if tls == "verify" else None,
         "sslcert": url.cert_file or None,
