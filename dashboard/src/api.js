@@ -5,6 +5,8 @@ import { store, useStore } from "./stores.js";
 const KEY = "embermq-token";
 const TIMEOUT_MS = 20_000;
 const RETRY_MAX_S = 30;
+const RETRY_MS = 5_000;
+const EVENTS_MAX = 100;
 export const API = "api/v1";
 
 /** Who is in: `state` is "unknown", "in" or "out"; `why` says what was refused; `hasToken` is false without a token. */
@@ -44,19 +46,79 @@ export async function state(path) {
   return read(() => answer.json());
 }
 
+const GIVEN = { cache: "no-store", credentials: "omit", redirect: "error", referrerPolicy: "no-referrer" };
+
 async function answered(method, path, body) {
   const headers = token ? { authorization: `Bearer ${token}` } : {};
   if (body !== undefined) {
     headers["content-type"] = "application/json";
   }
-  const given = { method, headers, cache: "no-store", credentials: "omit", redirect: "error", referrerPolicy: "no-referrer" };
   return read(() =>
     fetch(path, {
-      ...given,
+      ...GIVEN,
+      method,
+      headers,
       body: body === undefined ? undefined : JSON.stringify(body),
       signal: AbortSignal.timeout(TIMEOUT_MS),
     }),
   );
+}
+
+/** Server-sent events of the broker, from `begun()` on each handed to `take(kind, value)`, until the stream ends or `signal` is given. */
+async function follow(path, begun, take, signal) {
+  const headers = token ? { authorization: `Bearer ${token}` } : {};
+  const answer = await read(() => fetch(path, { ...GIVEN, headers, signal }));
+  if (!answer.ok) {
+    throw new Refused(answer.status, await answer.json().then((told) => told.detail ?? told.title, () => answer.statusText));
+  }
+  begun();
+  const pieces = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (let piece = await read(() => pieces.read()); !piece.done; piece = await read(() => pieces.read())) {
+    const events = (rest + piece.value).split("\n\n");
+    rest = events.pop();
+    for (const lines of events.map((each) => each.split("\n")).filter(([kind]) => kind.startsWith("event: "))) {
+      take(lines[0].slice("event: ".length), JSON.parse(lines[1].slice("data: ".length)));
+    }
+  }
+}
+
+/**
+ * What happens to a client from now on, the newest first: `rows`, `since` when, and `error` why nothing more is heard.
+ * After the end of a stream it begins anew.
+ */
+export function useClientEvents(id) {
+  const { epoch } = useStore(link);
+  const [heard, set] = useState({ id, rows: [], since: null, error: null });
+  useEffect(() => {
+    const over = new AbortController();
+    let timer = null;
+    let number = 0;
+    const change = (next) => over.signal.aborted || set((old) => next(old.id === id ? old : { id, rows: [], since: null, error: null }));
+    const take = (kind, value) => {
+      if (kind === "client" && value.client_id === id) {
+        number += 1;
+        change((old) => ({ ...old, rows: [{ ...value, key: `${Date.now()} ${number}` }, ...old.rows].slice(0, EVENTS_MAX) }));
+      }
+    };
+    const begun = () => change((old) => ({ ...old, since: old.since ?? new Date(), error: null }));
+    const listen = async () => {
+      try {
+        await follow(`${API}/events/stream?figures=false&clients=true`, begun, take, over.signal);
+      } catch (error) {
+        change((old) => ({ ...old, error }));
+      }
+      if (!over.signal.aborted) {
+        timer = setTimeout(listen, RETRY_MS);
+      }
+    };
+    listen();
+    return () => {
+      over.abort();
+      clearTimeout(timer);
+    };
+  }, [id, epoch]);
+  return heard.id === id ? heard : { rows: [], since: null, error: null };
 }
 
 async function read(get) {

@@ -1,6 +1,6 @@
 import { useState } from "preact/hooks";
-import { API, part, query, useAsked } from "../api.js";
-import { bytes, count, duration } from "../format.js";
+import { API, part, query, useAsked, useClientEvents } from "../api.js";
+import { bytes, clock, count, duration } from "../format.js";
 import { Act, Facts, Field, Head, Pager, Search, State, Table, Time, Waiting, usePages, wildcards } from "../parts.jsx";
 
 const SIZE = 100;
@@ -100,6 +100,31 @@ function Client({ id }) {
       </Head>
       <Waiting asked={asked} name="The client" />
       {found && <Found client={found} />}
+      <Events id={id} />
+    </>
+  );
+}
+
+function Events({ id }) {
+  const heard = useClientEvents(id);
+  return (
+    <>
+      <h2>Events</h2>
+      {heard.error && <p class="notice bad" role="alert">{`Events cannot be heard: ${heard.error.message}.`}</p>}
+      <Table
+        label="Events"
+        rows={heard.rows}
+        id={(row) => row.key}
+        none={heard.since ? `Nothing has happened since ${clock(heard.since)}. What was before is in the log.` : "Loading…"}
+        columns={[
+          { name: "Time", cell: (row) => <Time of={row.time} /> },
+          { name: "Event", isMain: true, cell: (row) => row.event },
+          { name: "Reason", cell: (row) => row.reason || "–" },
+          { name: "User", cell: (row) => row.user || "–" },
+          { name: "Address", cell: (row) => row.peer || "–" },
+          { name: "Topic", cell: (row) => (row.topic ? <span class="mono">{row.topic}</span> : "–") },
+        ]}
+      />
     </>
   );
 }
