@@ -6,6 +6,7 @@ import sqlite3
 import stat
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -13,10 +14,11 @@ from msgspec.structs import replace
 from tests.support.sql_server import SqlServer
 from tests.support.sql_users import open_sql_users
 from tests.support.users_in_memory import UsersInMemory
+from tests.support.waiting import wait_until
 
 from embermq.adapters.sqlite.users import SqliteUsers
 from embermq.model.client_type import ClientType
-from embermq.ports.errors import StoreError
+from embermq.ports.errors import StoreError, StoreUnavailable
 from embermq.ports.users import CHANGES_MAX, NAMES_MAX, Changes, User, Users
 
 Open = Callable[[], Users]
@@ -280,20 +282,31 @@ def test_nobody_misses_a_change_while_several_make_them(open_users: Open) -> Non
     stores = [open_users() for _ in range(4)]
     reader = open_users()
     told: list[str] = []
+    seq = 0
 
     def add(number: int) -> None:
         for round_ in range(10):
-            stores[number].add(User(f"user-{number}-{round_}", "x", ClientType.DEVICE, False, 0))
+            user = User(f"user-{number}-{round_}", "x", ClientType.DEVICE, False, 0)
+            while True:  # the others may hold a file for longer than one waits for it
+                with suppress(StoreUnavailable):
+                    stores[number].add(user)
+                    break
+
+    def read_all() -> bool:
+        nonlocal seq
+        found = reader.changes(seq)
+        assert found.complete
+        told.extend(found.names)
+        seq = found.seq
+        return seq == 40
 
     with ThreadPoolExecutor(4) as threads:
         adding = [threads.submit(add, number) for number in range(4)]
-        seq = 0
-        while seq < 40:
-            found = reader.changes(seq)
-            assert found.complete
-            told += found.names
-            seq = found.seq
-            assert seq < 40 or all(one.exception() is None for one in adding)
+        wait_until(
+            lambda: read_all() or any(one.done() and one.exception() for one in adding), 60, "all adds"
+        )
+    for one in adding:
+        one.result()
     assert sorted(told) == sorted(f"user-{number}-{round_}" for number in range(4) for round_ in range(10))
     for store in [*stores, reader]:
         store.close()
