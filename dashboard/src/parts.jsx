@@ -42,13 +42,13 @@ export function State({ of, good = ["ok", "open", "running", "connected"], bad =
   return <span class={`state ${kind}`}>{of}</span>;
 }
 
-/** `columns`: [{name, cell(row), isNumber, isMain}]; `id(row)` tells rows apart. */
-export function Table({ label, columns, rows, id, none = "There are none.", isTight = false }) {
+/** `columns`: [{name, cell(row), isNumber, isMain, isLong}], of which long ones wrap; `id(row)` tells rows apart. */
+export function Table({ label, columns, rows, id, none = "There are none." }) {
   if (rows.length === 0) {
     return <p class="muted">{none}</p>;
   }
   return (
-    <div class={isTight ? "table tight" : "table"} role="region" aria-label={label} tabIndex={0}>
+    <div class="table" role="region" aria-label={label} tabIndex={0}>
       <table>
         <thead>
           <tr>{columns.map(({ name, isNumber }) => <th key={name} scope="col" class={isNumber ? "number" : ""}>{name}</th>)}</tr>
@@ -56,8 +56,8 @@ export function Table({ label, columns, rows, id, none = "There are none.", isTi
         <tbody>
           {rows.map((row) => (
             <tr key={id(row)}>
-              {columns.map(({ name, cell, isNumber, isMain }) =>
-                isMain ? <th key={name} scope="row">{cell(row)}</th> : <td key={name} class={isNumber ? "number" : ""}>{cell(row)}</td>,
+              {columns.map(({ name, cell, isNumber, isMain, isLong }) =>
+                isMain ? <th key={name} scope="row">{cell(row)}</th> : <td key={name} class={isNumber ? "number" : isLong ? "wrap" : ""}>{cell(row)}</td>,
               )}
             </tr>
           ))}

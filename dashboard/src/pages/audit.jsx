@@ -30,7 +30,7 @@ export function Audit() {
               { name: "By", cell: (row) => row.by },
               { name: "From", cell: (row) => row.peer || row.over },
               { name: "Outcome", cell: (row) => <State of={row.outcome} good={["done"]} bad={[]} /> },
-              { name: "Object", cell: (row) => told(row.object) },
+              { name: "Object", isLong: true, cell: (row) => told(row.object) },
             ]}
           />
           <Pager pages={pages} rows={rows} size={SIZE} after={(row) => ({ after: row.id })} what="changes" />

@@ -79,7 +79,7 @@ function Add({ again }) {
           <Field name="Whom">
             <input value={value} onInput={(event) => setValue(event.currentTarget.value)} required autocomplete="off" spellcheck={false} />
           </Field>
-          <Field name="For how long, such as 12h">
+          <Field name="For how long" about="Such as 12h">
             <input value={lasts} onInput={(event) => setLasts(event.currentTarget.value)} autocomplete="off" spellcheck={false} />
           </Field>
           <Field name="Reason">

@@ -28,8 +28,8 @@ export function Rules() {
               { name: "Rule", isMain: true, cell: (row) => <span class="long">{row.told}</span> },
               { name: "Answer", cell: (row) => <Answer is={row.allow} /> },
               { name: "Actions", cell: (row) => row.actions.join(", ") },
-              { name: "Topics", cell: (row) => <span class="mono">{row.topic_regex ?? row.topics?.join(", ") ?? "any"}</span> },
-              { name: "Place", cell: (row) => <span class="long">{row.place}</span> },
+              { name: "Topics", isLong: true, cell: (row) => <span class="mono">{row.topic_regex ?? row.topics?.join(", ") ?? "any"}</span> },
+              { name: "Place", isLong: true, cell: (row) => row.place },
             ]}
           />}
         </section>

@@ -79,7 +79,7 @@ function Add({ again, onMade }) {
               <option value="admin">admin: configure, delete, decide who may what</option>
             </select>
           </Field>
-          <Field name="Valid for, such as 30d">
+          <Field name="Valid for" about="Such as 30d">
             <input value={expires} onInput={(event) => setExpires(event.currentTarget.value)} autocomplete="off" spellcheck={false} />
           </Field>
         </div>
