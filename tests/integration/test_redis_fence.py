@@ -134,7 +134,7 @@ async def test_a_broker_in_no_cluster_gives_way_too_and_starts_when_it_is_alone(
     asking.append()
     await asking.all_answered()
     epoch = servers.notes.take_over(0)
-    await wait_for(lambda: ended)
+    await wait_for(lambda: len(ended) == len(servers.masters))
     await old.close()
     assert servers.notes.epoch() == epoch
     again = servers.link()

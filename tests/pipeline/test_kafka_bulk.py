@@ -164,7 +164,7 @@ def test_what_was_removed_unread_is_counted_and_passed_over(
     with feeding_of_kafka(spark, log, places, SETTINGS, [Archive, Traffic]) as loop:
         loop.wait_for_positions(log.ends())
         assert [feed.missing for feed in loop.feeds] == [10, 10]
-        assert all(feed.done == log.ends() for feed in loop.feeds)
+        wait_until(lambda: all(feed.done == log.ends() for feed in loop.feeds), 60, "all is done")
     good = [(number, at) for number, at in everything(log, {}) if at < first[number] or at >= removed[number]]
     assert rows_of(places.messages, PLACES) == good
     assert rows_of(places.traffic, COUNTED) == [(len(good),)]
