@@ -149,7 +149,7 @@ def test_each_row_is_there_once_whoever_is_killed(tmp_path: Path, seed: int) -> 
     chance = random.Random(seed)
     config = tmp_path / "ember.toml"
     config.write_text(f'[rules.readings]\nsql = "{SQL}"\nto = "lake"\n')
-    settings = {"pipeline.queries": "dispatch", "pipeline.bulk_trigger_ms": 100}
+    settings = {"pipeline.queries": "dispatch"}
     words = ["--config", str(config)]
     with BrokerProcess(tmp_path / "data", pipeline=True, settings=settings, arguments=words) as broker:
         places = Places(broker.data_dir)
