@@ -15,6 +15,7 @@ from tests.support.waiting import wait_until
 
 from embermq.adapters.etcd import membership
 from embermq.adapters.etcd.address import parse_address
+from embermq.adapters.etcd.following import changes
 from embermq.adapters.etcd.membership import EtcdMembership
 from embermq.ports.errors import StoreError, StoreUnavailable
 from embermq.ports.membership import NodeAbout, NodeLease
@@ -60,7 +61,7 @@ def test_a_watch_from_a_compacted_revision_ends(etcd: EtcdServer) -> None:
     lease = one.join(ABOUT, (0,), LONG_S)
     revision = one.view().nodes[0].epoch
     etcd.control("compact", str(revision))
-    assert list(one._changes(revision - 2)) == []
+    assert list(changes(one._link, one._keys, revision - 2)) == []
     one.leave(lease)
     one.close()
 

@@ -24,6 +24,7 @@ from tests.support.waiting import wait_for
 
 from embermq.cluster.slots import slot_of
 from embermq.mqtt.wire.packets import Puback, Publish, Subscription
+from embermq.mqtt.wire.reason_codes import ReasonCode
 from embermq.tools.certificates import Authority
 
 WAIT_S = 90.0
@@ -141,13 +142,50 @@ def asked_of(node: BrokerProcess, client_id: str) -> str:
     return done.stderr
 
 
+def bans(node: BrokerProcess, *words: str) -> str:
+    done = subprocess.run(
+        [str(EMBERMQ), "bans", *words, "--data-dir", str(node.data_dir)],
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+async def ban(found: list[BrokerProcess]) -> None:
+    """What one node bans is sent away by all, and comes in nowhere until another one lifts the ban."""
+    clients = [MqttClient(id_of(home, "banned")) for home in range(SLOTS)]
+    for home, client in enumerate(clients):
+        await client.connect(found[1 - home].port)
+        told = await asyncio.to_thread(bans, found[0], "add", "client_id", client.client_id)
+        assert f"sent away: {1 - home}" in told, "it says how many of this node's"
+        await asyncio.wait_for(client.ended, WAIT_S)
+        assert client.disconnect_received is not None
+        assert client.disconnect_received.reason_code == ReasonCode.ADMINISTRATIVE_ACTION
+
+    async def enters(home: int, node: BrokerProcess) -> bool:
+        again = MqttClient(clients[home].client_id)
+        code = (await again.connect(node.port)).reason_code
+        again.close()
+        assert code in {ReasonCode.SUCCESS, ReasonCode.BANNED}
+        return code == ReasonCode.SUCCESS
+
+    for home, client in enumerate(clients):
+        assert not [node for node in found if await enters(home, node)]
+        await asyncio.to_thread(bans, found[1], "remove", "client_id", client.client_id)
+        for node in found:
+            while not await enters(home, node):
+                pass
+
+
 async def read_certificates_again(node: BrokerProcess) -> None:
     before = node.output_size()
     os.kill(node.pid, signal.SIGHUP)
     await wait_for(lambda: b"certificates read again" in node.output_from(before), WAIT_S, node.output())
 
 
-@pytest.mark.promise("cluster-3", "cluster-5", "cluster-22")
+@pytest.mark.promise("cluster-3", "cluster-5", "cluster-22", "cluster-23")
 def test_a_client_may_connect_to_any_node_and_reaches_all_clients(
     etcd: EtcdServer, servers: dict[str, object], tmp_path: Path
 ) -> None:
@@ -169,6 +207,7 @@ def test_a_client_may_connect_to_any_node_and_reaches_all_clients(
         await tell_without_a_log(clients)
         told = await asyncio.to_thread(asked_of, found[1], clients[0].client_id)
         assert "slot 0 of the cluster, which node 'zero' on" in told
+        await ban(found)
         await find_what_is_retained(found)
         for client in clients:
             await wait_for(partial(arrived, client, 2 * len(clients)), WAIT_S, client.client_id)

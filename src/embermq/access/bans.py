@@ -63,6 +63,10 @@ class Bans:
         """Those that are in force, by kind and value."""
         return [ban for _, ban in sorted(self._by_value.items()) if not ban.is_over(date_ms)]
 
+    def not_in(self, others: Bans) -> list[Ban]:
+        """Those that the others have not, or for another time."""
+        return [ban for key, ban in self._by_value.items() if others._by_value.get(key) != ban]
+
     def find(self, client_id: str, user: str, peer: str, date_ms: int) -> Ban | None:
         """A ban of a client that comes from `peer`, an address with its port; None when it may come in."""
         if not self._by_value:

@@ -13,16 +13,23 @@ from embermq.admin.errors import NotFound, OperationRefused, RequestRefused
 from embermq.model.moments import iso_s
 from embermq.mqtt.wire.reason_codes import ReasonCode
 from embermq.queues.durations import parse_duration
+from embermq.sessions.link import Link
 from embermq.sessions.state import BrokerState
 
 BANS_MAX = 10_000
 
 
 class BanStore(Protocol):
-    """Implemented in app."""
+    """Implemented in app. Tells the desk, on the event loop, what bans there are: of a change that it was asked for
+    before the call returns. Calls may come from any thread, and raise StoreError."""
 
-    def save(self, bans: Sequence[Ban]) -> None:
-        """Keep these in place of all before, durably. May be called from any thread. Raises StoreError."""
+    def put(self, ban: Ban) -> None:
+        """Keep it durably, in place of one of the same kind and value; `since_ms` is now. Raises OperationRefused when
+        there is no room."""
+        ...
+
+    def lift(self, ban: Ban) -> None:
+        """Keep it no more."""
         ...
 
 
@@ -34,6 +41,17 @@ class BanDesk:
         self._ticks = ticks
         self._store = store
         self._turn = asyncio.Lock()
+        self._put: Ban | None = None
+        self._sent_away = 0
+        """By what is put."""
+
+    def told(self, bans: Bans) -> None:
+        """There are these now: those who are here and may not be are sent away; their sessions stay."""
+        new = bans.not_in(self._state.bans)
+        self._state.bans = bans
+        if self._put in new:
+            self._sent_away = self._send_away([self._put])
+        self._send_away(new)
 
     def page(self, asked: ListBansRequest) -> Sequence[BanView]:
         """Up to `limit` in force, by kind and value."""
@@ -42,7 +60,7 @@ class BanDesk:
         return [_view(one) for one, _ in zip(found, range(asked.limit), strict=False)]
 
     async def put(self, asked: PutBanRequest) -> BanPut:
-        """Ban, and send those away who are here; their sessions stay. Returns when it is stored."""
+        """Ban, and send those away who are here. Returns when it is stored."""
         lasts_ms = _lasts_ms(asked.lasts)
         async with self._turn:
             self._ticks.look_at_clock()
@@ -57,38 +75,42 @@ class BanDesk:
                 )
             if len(others) >= BANS_MAX:
                 raise OperationRefused(f"there may be {BANS_MAX} bans; lift others first")
-            await self._save(await asyncio.to_thread(Bans, (*others, ban)))
-        return BanPut(ban=_view(ban), disconnected=self._send_away(Bans([ban])))
+            self._put, self._sent_away = ban, 0
+            await asyncio.to_thread(self._store.put, ban)
+            return BanPut(ban=_view(ban), disconnected=self._sent_away)
 
     async def lift(self, asked: BanRequest) -> None:
         """Returns when that is stored. Raises NotFound."""
         async with self._turn:
-            wanted, found = (asked.kind, _value(asked)), self._in_force()
-            left = [one for one in found if (one.kind, one.value) != wanted]
-            if len(left) == len(found):
+            wanted = (asked.kind, _value(asked))
+            found = next((one for one in self._in_force() if (one.kind, one.value) == wanted), None)
+            if found is None:
                 raise NotFound(f"there is no ban of the {asked.kind} {asked.value[:80]!r}")
-            await self._save(await asyncio.to_thread(Bans, left))
-
-    async def _save(self, bans: Bans) -> None:
-        await asyncio.to_thread(self._store.save, bans.all(0))
-        self._state.bans = bans
+            await asyncio.to_thread(self._store.lift, found)
 
     def _in_force(self) -> list[Ban]:
         return self._state.bans.all(self._state.tick.date_ms)
 
-    def _send_away(self, bans: Bans) -> int:
-        self._ticks.look_at_clock()
-        count, date_ms = 0, self._state.tick.date_ms
-        for session in self._state.sessions.loaded:
-            for link in (session.link, session.claimant):
-                if link is None or link.closing:
-                    continue
-                user = link.identity.username if link.identity is not None else ""
-                if bans.find(session.client_id, user, link.peer, date_ms) is not None:
-                    count += 1
-                    link.disconnect(ReasonCode.ADMINISTRATIVE_ACTION, "it is banned")
-        self._ticks.wake()
-        return count
+    def _send_away(self, new: Sequence[Ban]) -> int:
+        bans, date_ms = Bans(new), self._state.tick.date_ms
+        unwelcome = [
+            link
+            for session in (self._state.sessions.loaded if new else ())
+            for link in (session.link, session.claimant)
+            if link is not None
+            and not link.closing
+            and bans.find(session.client_id, _user(link), link.peer, date_ms)
+        ]
+        if unwelcome:
+            self._ticks.look_at_clock()
+            for link in unwelcome:
+                link.disconnect(ReasonCode.ADMINISTRATIVE_ACTION, "it is banned")
+            self._ticks.wake()
+        return len(unwelcome)
+
+
+def _user(link: Link) -> str:
+    return link.identity.username if link.identity is not None else ""
 
 
 def _lasts_ms(text: str) -> int:

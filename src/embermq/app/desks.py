@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -21,9 +22,11 @@ from embermq.app.config import Configuration
 from embermq.app.figures import Figures
 from embermq.app.opened import OpenedBroker
 from embermq.app.service import BrokerService
+from embermq.app.shared_bans import KIND, SharedBans
 from embermq.edge.tick_loop import TickLoop
 from embermq.ports.membership import Membership
 from embermq.ports.users import Users
+from embermq.sessions.state import BrokerState
 
 Desks = Mapping[str, object]
 """By the name that operations have for them; None for a part that is switched off."""
@@ -41,13 +44,12 @@ def make_desks(
     trail: AuditTrail,
 ) -> Desks:
     """Those of one broker, which is told of its bans. Raises StartError."""
-    broker, bans = opened.broker, BanFile(Path(found.settings.data_dir))
-    broker.state.bans = bans.read()
+    broker = opened.broker
     return {
         ACCOUNTS: AccountsAsked(users, found),
         TOKENS: TokensAsked(Path(found.settings.data_dir)),
         RULES: RulesAsked(broker.state),
-        BANS: BanDesk(broker.state, ticks, bans),
+        BANS: _bans(Path(found.settings.data_dir), broker.state, ticks, membership),
         SETTINGS: SettingsAsked(found),
         BROKER: figures,
         QUEUES: service.queues,
@@ -59,3 +61,17 @@ def make_desks(
         RULE_FEEDS: RuleFeedDesk(broker, ticks),
         TRAIL: trail,
     }
+
+
+def _bans(data_dir: Path, state: BrokerState, ticks: TickLoop, membership: Membership) -> BanDesk:
+    """Raises StartError."""
+    post, shared = asyncio.get_running_loop().call_soon_threadsafe, membership.texts(KIND)
+    if shared is None:
+        alone = BanFile(data_dir, post)
+        desk = BanDesk(state, ticks, alone)
+        alone.begin(desk.told)
+        return desk
+    bans = SharedBans(shared, data_dir, post)
+    desk = BanDesk(state, ticks, bans)
+    bans.begin(desk.told, state.tick.date_ms)
+    return desk

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -56,6 +56,26 @@ class MemberRefused(StoreError):
         self.nodes = nodes
 
 
+class SharedTexts(ABC):
+    """Texts by key that all nodes of a cluster have in common, a few megabytes at most. Calls wait as those of
+    `Membership` do, and raise StoreUnavailable: what was asked for may have been done. May be called from several
+    threads."""
+
+    @abstractmethod
+    def put(self, key: str, text: bytes, lasts_s: int) -> None:
+        """Have this one in place of one before, for that time at least and not much longer; 0: until it is deleted."""
+
+    @abstractmethod
+    def delete(self, key: str) -> None:
+        """Have none, if there is one."""
+
+    @abstractmethod
+    def watch(self, changed: Callable[[Mapping[str, bytes]], None]) -> None:
+        """Have this called with all that there are, before this returns, and with all after every change, as
+        `Membership.watch` does; of one that this process has made before `put` or `delete` returns. One call at a time,
+        on any thread, never with what was there before what was told last."""
+
+
 class Membership(ABC):
     """Of one cluster. Every call but `close` may wait for the service, for a time that the adapter limits, and raises
     StoreUnavailable when it has not answered by then: what was asked for may have been done. May be called from several
@@ -99,6 +119,10 @@ class Membership(ABC):
     @abstractmethod
     def secret(self) -> bytes:
         """A random text that nodes of the cluster have in common, made by the first that asks; "" in this process."""
+
+    @abstractmethod
+    def texts(self, kind: str) -> SharedTexts | None:
+        """Those of one kind; None in this process, whose broker shares nothing."""
 
     @abstractmethod
     def close(self) -> None:

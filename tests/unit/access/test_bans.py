@@ -76,3 +76,10 @@ def test_an_address_has_no_zone() -> None:
 def test_what_is_no_address(text: str) -> None:
     with pytest.raises(ValueError, match="does not appear to be"):
         address_banned(text)
+
+
+def test_what_is_new_is_what_the_others_have_not_or_for_another_time() -> None:
+    before = bans((BanKind.USER, "ann", 0), (BanKind.USER, "bob", 0))
+    after = bans((BanKind.USER, "bob", NOW), (BanKind.USER, "carl", 0))
+    assert [ban.value for ban in after.not_in(before)] == ["bob", "carl"]
+    assert not after.not_in(after)

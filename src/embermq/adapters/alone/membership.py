@@ -16,6 +16,7 @@ from embermq.ports.membership import (
     NodeAbout,
     NodeLease,
     NodeView,
+    SharedTexts,
 )
 
 
@@ -98,6 +99,9 @@ class MembershipAlone(Membership):
 
     def secret(self) -> bytes:
         return b""
+
+    def texts(self, kind: str) -> SharedTexts | None:
+        return None
 
     def close(self) -> None:
         self._watchers.clear()

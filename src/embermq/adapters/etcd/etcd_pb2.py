@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n embermq/adapters/etcd/etcd.proto\x12\x0c\x65mbermq.etcd\"\"\n\x0eResponseHeader\x12\x10\n\x08revision\x18\x03 \x01(\x03\"N\n\x08KeyValue\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\x17\n\x0f\x63reate_revision\x18\x02 \x01(\x03\x12\r\n\x05value\x18\x05 \x01(\x0c\x12\r\n\x05lease\x18\x06 \x01(\x03\".\n\x0cRangeRequest\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\x11\n\trange_end\x18\x02 \x01(\x0c\"b\n\rRangeResponse\x12,\n\x06header\x18\x01 \x01(\x0b\x32\x1c.embermq.etcd.ResponseHeader\x12#\n\x03kvs\x18\x02 \x03(\x0b\x32\x16.embermq.etcd.KeyValue\"7\n\nPutRequest\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\r\n\x05value\x18\x02 \x01(\x0c\x12\r\n\x05lease\x18\x03 \x01(\x03\"|\n\tRequestOp\x12\x33\n\rrequest_range\x18\x01 \x01(\x0b\x32\x1a.embermq.etcd.RangeRequestH\x00\x12/\n\x0brequest_put\x18\x02 \x01(\x0b\x32\x18.embermq.etcd.PutRequestH\x00\x42\t\n\x07request\"\xf1\x01\n\x07\x43ompare\x12\x33\n\x06result\x18\x01 \x01(\x0e\x32#.embermq.etcd.Compare.CompareResult\x12\x33\n\x06target\x18\x02 \x01(\x0e\x32#.embermq.etcd.Compare.CompareTarget\x12\x0b\n\x03key\x18\x03 \x01(\x0c\x12\x19\n\x0f\x63reate_revision\x18\x05 \x01(\x03H\x00\"\x1a\n\rCompareResult\x12\t\n\x05\x45QUAL\x10\x00\"(\n\rCompareTarget\x12\x0b\n\x07VERSION\x10\x00\x12\n\n\x06\x43REATE\x10\x01\x42\x0e\n\x0ctarget_union\"^\n\nTxnRequest\x12&\n\x07\x63ompare\x18\x01 \x03(\x0b\x32\x15.embermq.etcd.Compare\x12(\n\x07success\x18\x02 \x03(\x0b\x32\x17.embermq.etcd.RequestOp\"N\n\x0bTxnResponse\x12,\n\x06header\x18\x01 \x01(\x0b\x32\x1c.embermq.etcd.ResponseHeader\x12\x11\n\tsucceeded\x18\x02 \x01(\x08\" \n\x11LeaseGrantRequest\x12\x0b\n\x03TTL\x18\x01 \x01(\x03\"-\n\x12LeaseGrantResponse\x12\n\n\x02ID\x18\x02 \x01(\x03\x12\x0b\n\x03TTL\x18\x03 \x01(\x03\" \n\x12LeaseRevokeRequest\x12\n\n\x02ID\x18\x01 \x01(\x03\"\x15\n\x13LeaseRevokeResponse\"#\n\x15LeaseKeepAliveRequest\x12\n\n\x02ID\x18\x01 \x01(\x03\"1\n\x16LeaseKeepAliveResponse\x12\n\n\x02ID\x18\x02 \x01(\x03\x12\x0b\n\x03TTL\x18\x03 \x01(\x03\"$\n\x16LeaseTimeToLiveRequest\x12\n\n\x02ID\x18\x01 \x01(\x03\"2\n\x17LeaseTimeToLiveResponse\x12\n\n\x02ID\x18\x02 \x01(\x03\x12\x0b\n\x03TTL\x18\x03 \x01(\x03\"L\n\x12WatchCreateRequest\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\x11\n\trange_end\x18\x02 \x01(\x0c\x12\x16\n\x0estart_revision\x18\x03 \x01(\x03\"[\n\x0cWatchRequest\x12:\n\x0e\x63reate_request\x18\x01 \x01(\x0b\x32 .embermq.etcd.WatchCreateRequestH\x00\x42\x0f\n\rrequest_union\"\x0c\n\nWatchEvent\"\xbb\x01\n\rWatchResponse\x12,\n\x06header\x18\x01 \x01(\x0b\x32\x1c.embermq.etcd.ResponseHeader\x12\x0f\n\x07\x63reated\x18\x03 \x01(\x08\x12\x10\n\x08\x63\x61nceled\x18\x04 \x01(\x08\x12\x18\n\x10\x63ompact_revision\x18\x05 \x01(\x03\x12\x15\n\rcancel_reason\x18\x06 \x01(\t\x12(\n\x06\x65vents\x18\x0b \x03(\x0b\x32\x18.embermq.etcd.WatchEvent\"5\n\x13\x41uthenticateRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08password\x18\x02 \x01(\t\"%\n\x14\x41uthenticateResponse\x12\r\n\x05token\x18\x02 \x01(\tb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n embermq/adapters/etcd/etcd.proto\x12\x0c\x65mbermq.etcd\"\"\n\x0eResponseHeader\x12\x10\n\x08revision\x18\x03 \x01(\x03\"N\n\x08KeyValue\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\x17\n\x0f\x63reate_revision\x18\x02 \x01(\x03\x12\r\n\x05value\x18\x05 \x01(\x0c\x12\r\n\x05lease\x18\x06 \x01(\x03\".\n\x0cRangeRequest\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\x11\n\trange_end\x18\x02 \x01(\x0c\"b\n\rRangeResponse\x12,\n\x06header\x18\x01 \x01(\x0b\x32\x1c.embermq.etcd.ResponseHeader\x12#\n\x03kvs\x18\x02 \x03(\x0b\x32\x16.embermq.etcd.KeyValue\"7\n\nPutRequest\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\r\n\x05value\x18\x02 \x01(\x0c\x12\r\n\x05lease\x18\x03 \x01(\x03\"|\n\tRequestOp\x12\x33\n\rrequest_range\x18\x01 \x01(\x0b\x32\x1a.embermq.etcd.RangeRequestH\x00\x12/\n\x0brequest_put\x18\x02 \x01(\x0b\x32\x18.embermq.etcd.PutRequestH\x00\x42\t\n\x07request\"\xf1\x01\n\x07\x43ompare\x12\x33\n\x06result\x18\x01 \x01(\x0e\x32#.embermq.etcd.Compare.CompareResult\x12\x33\n\x06target\x18\x02 \x01(\x0e\x32#.embermq.etcd.Compare.CompareTarget\x12\x0b\n\x03key\x18\x03 \x01(\x0c\x12\x19\n\x0f\x63reate_revision\x18\x05 \x01(\x03H\x00\"\x1a\n\rCompareResult\x12\t\n\x05\x45QUAL\x10\x00\"(\n\rCompareTarget\x12\x0b\n\x07VERSION\x10\x00\x12\n\n\x06\x43REATE\x10\x01\x42\x0e\n\x0ctarget_union\"^\n\nTxnRequest\x12&\n\x07\x63ompare\x18\x01 \x03(\x0b\x32\x15.embermq.etcd.Compare\x12(\n\x07success\x18\x02 \x03(\x0b\x32\x17.embermq.etcd.RequestOp\"N\n\x0bTxnResponse\x12,\n\x06header\x18\x01 \x01(\x0b\x32\x1c.embermq.etcd.ResponseHeader\x12\x11\n\tsucceeded\x18\x02 \x01(\x08\"!\n\x12\x44\x65leteRangeRequest\x12\x0b\n\x03key\x18\x01 \x01(\x0c\"\x15\n\x13\x44\x65leteRangeResponse\" \n\x11LeaseGrantRequest\x12\x0b\n\x03TTL\x18\x01 \x01(\x03\"-\n\x12LeaseGrantResponse\x12\n\n\x02ID\x18\x02 \x01(\x03\x12\x0b\n\x03TTL\x18\x03 \x01(\x03\" \n\x12LeaseRevokeRequest\x12\n\n\x02ID\x18\x01 \x01(\x03\"\x15\n\x13LeaseRevokeResponse\"#\n\x15LeaseKeepAliveRequest\x12\n\n\x02ID\x18\x01 \x01(\x03\"1\n\x16LeaseKeepAliveResponse\x12\n\n\x02ID\x18\x02 \x01(\x03\x12\x0b\n\x03TTL\x18\x03 \x01(\x03\"$\n\x16LeaseTimeToLiveRequest\x12\n\n\x02ID\x18\x01 \x01(\x03\"2\n\x17LeaseTimeToLiveResponse\x12\n\n\x02ID\x18\x02 \x01(\x03\x12\x0b\n\x03TTL\x18\x03 \x01(\x03\"L\n\x12WatchCreateRequest\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\x11\n\trange_end\x18\x02 \x01(\x0c\x12\x16\n\x0estart_revision\x18\x03 \x01(\x03\"[\n\x0cWatchRequest\x12:\n\x0e\x63reate_request\x18\x01 \x01(\x0b\x32 .embermq.etcd.WatchCreateRequestH\x00\x42\x0f\n\rrequest_union\"\x0c\n\nWatchEvent\"\xbb\x01\n\rWatchResponse\x12,\n\x06header\x18\x01 \x01(\x0b\x32\x1c.embermq.etcd.ResponseHeader\x12\x0f\n\x07\x63reated\x18\x03 \x01(\x08\x12\x10\n\x08\x63\x61nceled\x18\x04 \x01(\x08\x12\x18\n\x10\x63ompact_revision\x18\x05 \x01(\x03\x12\x15\n\rcancel_reason\x18\x06 \x01(\t\x12(\n\x06\x65vents\x18\x0b \x03(\x0b\x32\x18.embermq.etcd.WatchEvent\"5\n\x13\x41uthenticateRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08password\x18\x02 \x01(\t\"%\n\x14\x41uthenticateResponse\x12\r\n\x05token\x18\x02 \x01(\tb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -53,32 +53,36 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TXNREQUEST']._serialized_end=835
   _globals['_TXNRESPONSE']._serialized_start=837
   _globals['_TXNRESPONSE']._serialized_end=915
-  _globals['_LEASEGRANTREQUEST']._serialized_start=917
-  _globals['_LEASEGRANTREQUEST']._serialized_end=949
-  _globals['_LEASEGRANTRESPONSE']._serialized_start=951
-  _globals['_LEASEGRANTRESPONSE']._serialized_end=996
-  _globals['_LEASEREVOKEREQUEST']._serialized_start=998
-  _globals['_LEASEREVOKEREQUEST']._serialized_end=1030
-  _globals['_LEASEREVOKERESPONSE']._serialized_start=1032
-  _globals['_LEASEREVOKERESPONSE']._serialized_end=1053
-  _globals['_LEASEKEEPALIVEREQUEST']._serialized_start=1055
-  _globals['_LEASEKEEPALIVEREQUEST']._serialized_end=1090
-  _globals['_LEASEKEEPALIVERESPONSE']._serialized_start=1092
-  _globals['_LEASEKEEPALIVERESPONSE']._serialized_end=1141
-  _globals['_LEASETIMETOLIVEREQUEST']._serialized_start=1143
-  _globals['_LEASETIMETOLIVEREQUEST']._serialized_end=1179
-  _globals['_LEASETIMETOLIVERESPONSE']._serialized_start=1181
-  _globals['_LEASETIMETOLIVERESPONSE']._serialized_end=1231
-  _globals['_WATCHCREATEREQUEST']._serialized_start=1233
-  _globals['_WATCHCREATEREQUEST']._serialized_end=1309
-  _globals['_WATCHREQUEST']._serialized_start=1311
-  _globals['_WATCHREQUEST']._serialized_end=1402
-  _globals['_WATCHEVENT']._serialized_start=1404
-  _globals['_WATCHEVENT']._serialized_end=1416
-  _globals['_WATCHRESPONSE']._serialized_start=1419
-  _globals['_WATCHRESPONSE']._serialized_end=1606
-  _globals['_AUTHENTICATEREQUEST']._serialized_start=1608
-  _globals['_AUTHENTICATEREQUEST']._serialized_end=1661
-  _globals['_AUTHENTICATERESPONSE']._serialized_start=1663
-  _globals['_AUTHENTICATERESPONSE']._serialized_end=1700
+  _globals['_DELETERANGEREQUEST']._serialized_start=917
+  _globals['_DELETERANGEREQUEST']._serialized_end=950
+  _globals['_DELETERANGERESPONSE']._serialized_start=952
+  _globals['_DELETERANGERESPONSE']._serialized_end=973
+  _globals['_LEASEGRANTREQUEST']._serialized_start=975
+  _globals['_LEASEGRANTREQUEST']._serialized_end=1007
+  _globals['_LEASEGRANTRESPONSE']._serialized_start=1009
+  _globals['_LEASEGRANTRESPONSE']._serialized_end=1054
+  _globals['_LEASEREVOKEREQUEST']._serialized_start=1056
+  _globals['_LEASEREVOKEREQUEST']._serialized_end=1088
+  _globals['_LEASEREVOKERESPONSE']._serialized_start=1090
+  _globals['_LEASEREVOKERESPONSE']._serialized_end=1111
+  _globals['_LEASEKEEPALIVEREQUEST']._serialized_start=1113
+  _globals['_LEASEKEEPALIVEREQUEST']._serialized_end=1148
+  _globals['_LEASEKEEPALIVERESPONSE']._serialized_start=1150
+  _globals['_LEASEKEEPALIVERESPONSE']._serialized_end=1199
+  _globals['_LEASETIMETOLIVEREQUEST']._serialized_start=1201
+  _globals['_LEASETIMETOLIVEREQUEST']._serialized_end=1237
+  _globals['_LEASETIMETOLIVERESPONSE']._serialized_start=1239
+  _globals['_LEASETIMETOLIVERESPONSE']._serialized_end=1289
+  _globals['_WATCHCREATEREQUEST']._serialized_start=1291
+  _globals['_WATCHCREATEREQUEST']._serialized_end=1367
+  _globals['_WATCHREQUEST']._serialized_start=1369
+  _globals['_WATCHREQUEST']._serialized_end=1460
+  _globals['_WATCHEVENT']._serialized_start=1462
+  _globals['_WATCHEVENT']._serialized_end=1474
+  _globals['_WATCHRESPONSE']._serialized_start=1477
+  _globals['_WATCHRESPONSE']._serialized_end=1664
+  _globals['_AUTHENTICATEREQUEST']._serialized_start=1666
+  _globals['_AUTHENTICATEREQUEST']._serialized_end=1719
+  _globals['_AUTHENTICATERESPONSE']._serialized_start=1721
+  _globals['_AUTHENTICATERESPONSE']._serialized_end=1758
 # @@protoc_insertion_point(module_scope)

@@ -97,6 +97,16 @@ class TxnResponse(_message.Message):
     succeeded: bool
     def __init__(self, header: _Optional[_Union[ResponseHeader, _Mapping]] = ..., succeeded: _Optional[bool] = ...) -> None: ...
 
+class DeleteRangeRequest(_message.Message):
+    __slots__ = ("key",)
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    key: bytes
+    def __init__(self, key: _Optional[bytes] = ...) -> None: ...
+
+class DeleteRangeResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class LeaseGrantRequest(_message.Message):
     __slots__ = ("TTL",)
     TTL_FIELD_NUMBER: _ClassVar[int]

@@ -29,6 +29,7 @@ OPTIONS = (
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.enable_retries", 0),
     ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.max_receive_message_length", 32 * 1024 * 1024),  # all bans in one answer
 )
 HAS_LEADER = (("hasleader", "true"),)
 """A member that is cut off from the others ends the stream, instead of being silent."""

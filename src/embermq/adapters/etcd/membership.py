@@ -5,24 +5,25 @@
 | `/embermq/NAME/nodes/ID` | what the node says of itself, JSON |
 | `/embermq/NAME/slots/N` | the id of the node that has the slot |
 | `/embermq/NAME/secret` | by which nodes know one another, random; there once a node has asked for it, and stays |
+| `/embermq/NAME/bans/...` | see `texts`; what nodes are asked for stands behind it in the order of keys |
 
 A node's epoch is the revision in which its key came, which etcd gives once.
 """
 
 from __future__ import annotations
 
-import logging
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from secrets import token_bytes
-from threading import Thread
 from typing import TypeVar
 
 import msgspec
 
 from embermq.adapters.etcd import etcd_pb2 as pb
 from embermq.adapters.etcd.address import EtcdAddress
+from embermq.adapters.etcd.following import ANSWER_S, begin_to_follow, keys_of
 from embermq.adapters.etcd.link import EtcdLink
+from embermq.adapters.etcd.texts import EtcdTexts
 from embermq.ports.errors import StoreError, StoreUnavailable
 from embermq.ports.membership import (
     ClusterView,
@@ -31,12 +32,10 @@ from embermq.ports.membership import (
     NodeAbout,
     NodeLease,
     NodeView,
+    SharedTexts,
 )
 
-LOG = logging.getLogger("embermq.etcd")
 Answer = TypeVar("Answer")
-ANSWER_S = 5.0
-"""How long one question may take, other members included."""
 SECRET_BYTES = 32
 
 
@@ -47,8 +46,8 @@ class EtcdMembership(Membership):
         self.name = address.name
         self.place = str(address)
         self._prefix = f"/embermq/{address.name}/"
+        self._keys = keys_of(f"{self._prefix}nodes/", self._prefix)
         self._link = EtcdLink(address)
-        self._watching: Thread | None = None
 
     def join(self, about: NodeAbout, slots: Sequence[int], ttl_s: float) -> NodeLease:
         granted = self._call(
@@ -106,33 +105,15 @@ class EtcdMembership(Membership):
         return self._view(self._range())
 
     def watch(self, changed: Callable[[ClusterView], None]) -> None:
-        self._watching = Thread(target=self._watch, args=(changed,), name="etcd watch", daemon=True)
-        self._watching.start()
+        def look() -> int:
+            found = self._range()
+            changed(self._view(found))
+            return found.header.revision
 
-    def _watch(self, changed: Callable[[ClusterView], None]) -> None:
-        """What there is, then what comes behind it. A stream that breaks, and one whose beginning etcd has compacted,
-        begins anew with what there is: nobody asks what was in between."""
-        while not self._link.is_closed:
-            try:
-                found = self._range()
-                changed(self._view(found))
-                for _ in self._changes(found.header.revision + 1):
-                    changed(self.view())
-            except StoreError as error:
-                if not self._link.is_closed:
-                    LOG.warning("nodes of the cluster are not seen: %s", error)
-            except Exception:  # whoever is told may fail, and has to be told again
-                LOG.exception("what nodes of the cluster do is not understood")
-            self._link.pause()
+        begin_to_follow(self._link, self._keys, look, what="nodes of the cluster are not seen")
 
-    def _changes(self, revision: int) -> Iterator[pb.WatchResponse]:
-        prefix = self._prefix.encode()
-        create = pb.WatchCreateRequest(key=prefix, range_end=_behind(prefix), start_revision=revision)
-        for answer in self._link.watched(pb.WatchRequest(create_request=create), ANSWER_S):
-            if answer.canceled:
-                return
-            if answer.events:
-                yield answer
+    def texts(self, kind: str) -> SharedTexts:
+        return EtcdTexts(self._link, f"{self._prefix}{kind}/", what=f"{kind} of the cluster are not seen")
 
     def secret(self) -> bytes:
         key = f"{self._prefix}secret".encode()
@@ -154,10 +135,7 @@ class EtcdMembership(Membership):
         return found
 
     def _range(self) -> pb.RangeResponse:
-        prefix = self._prefix.encode()
-        return self._call(
-            "KV/Range", pb.RangeRequest(key=prefix, range_end=_behind(prefix)), pb.RangeResponse
-        )
+        return self._call("KV/Range", self._keys, pb.RangeResponse)
 
     def _rows(self, keys: Sequence[bytes] | dict[bytes, bytes]) -> list[pb.KeyValue]:
         found = {each.key: each for each in self._range().kvs}
@@ -195,8 +173,3 @@ class EtcdMembership(Membership):
     def _left_s(self, lease: int) -> float:
         asked = pb.LeaseTimeToLiveRequest(ID=lease)
         return float(max(0, self._call("Lease/LeaseTimeToLive", asked, pb.LeaseTimeToLiveResponse).TTL))
-
-
-def _behind(prefix: bytes) -> bytes:
-    """The first key that does not begin so."""
-    return prefix[:-1] + bytes([prefix[-1] + 1])

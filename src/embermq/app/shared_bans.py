@@ -1,0 +1,98 @@
+"""Bans of a cluster: every node has all of them, from etcd."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+
+import msgspec
+
+from embermq.access.bans import Ban, Bans
+from embermq.admin.errors import OperationRefused
+from embermq.app.ban_file import FILE_NAME, ToldBans, bans_in
+from embermq.app.errors import StartError
+from embermq.app.log_side import Post
+from embermq.ports.errors import StoreError, StoreUnavailable
+from embermq.ports.membership import SharedTexts
+
+LOG = logging.getLogger("embermq")
+KIND = "bans"
+BYTES_MAX = 4 * 1024 * 1024
+"""Of all of them in etcd, so that they come in one answer. 10,000 of addresses take a third of it."""
+
+
+class SharedBans:
+    """What is known stays in force while etcd is away. See `BanStore`."""
+
+    def __init__(self, texts: SharedTexts, data_dir: Path, post: Post) -> None:
+        self._texts = texts
+        self._file = data_dir / FILE_NAME
+        self._post = post
+        self._told: ToldBans | None = None
+        self._bytes: Mapping[str, int] = {}
+        """By key."""
+
+    def begin(self, told: ToldBans, now_ms: int) -> None:
+        """Read them, and have them watched. What this node has banned before it was in the cluster holds there, too.
+        Raises StartError when etcd does not answer: whoever is banned would come in."""
+        self._told = told
+        try:
+            self._texts.watch(self._seen)
+            own = [ban for ban in bans_in(self._file) if not ban.is_over(now_ms)]
+            for ban in own:
+                if _key(ban) not in self._bytes:
+                    self._put(ban, now_ms)
+            if own:
+                LOG.warning("%d bans of %s hold in the cluster now", len(own), self._file)
+            self._file.unlink(missing_ok=True)
+        except (StoreError, OperationRefused, OSError) as error:
+            raise StartError(f"cluster.etcd: bans: {error}") from error
+
+    def put(self, ban: Ban) -> None:
+        """See `BanStore`."""
+        self._put(ban, ban.since_ms)
+
+    def lift(self, ban: Ban) -> None:
+        """See `BanStore`."""
+        try:
+            self._texts.delete(_key(ban))
+        except StoreUnavailable as error:
+            raise _unknown(error) from error
+
+    def _put(self, ban: Ban, now_ms: int) -> None:
+        key, text = _key(ban), msgspec.json.encode(ban)
+        size = sum((dict(self._bytes) | {key: len(key) + len(text)}).values())
+        if size > BYTES_MAX:
+            raise OperationRefused(
+                f"all bans together may take {BYTES_MAX} bytes in etcd, and would take {size}: lift others first"
+            )
+        lasts_s = -(-(ban.until_ms - now_ms) // 1000) if ban.until_ms else 0
+        try:
+            self._texts.put(key, text, lasts_s)
+        except StoreUnavailable as error:
+            raise _unknown(error) from error
+
+    def _seen(self, found: Mapping[str, bytes]) -> None:
+        """On any thread. Raises StoreError for what a later version has put there: what is known stays."""
+        assert self._told is not None
+        try:
+            bans = Bans(msgspec.json.decode(text, type=Ban) for text in found.values())
+        except ValueError as error:
+            raise StoreError(f"a ban is not understood: {error}") from error
+        self._bytes = {key: len(key) + len(text) for key, text in found.items()}
+        # At a start this is told before the first listener opens: the loop takes its callbacks in order.
+        with suppress(RuntimeError):  # the event loop has ended
+            self._post(partial(self._told, bans))
+
+
+def _key(ban: Ban) -> str:
+    """A client id may be longer than etcd wants keys to be."""
+    return f"{ban.kind.value}/{sha256(ban.value.encode()).hexdigest()}"
+
+
+def _unknown(error: StoreUnavailable) -> StoreUnavailable:
+    return StoreUnavailable(f"cluster.etcd: {error}; it may have been done: look when etcd answers")

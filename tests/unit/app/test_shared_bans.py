@@ -1,0 +1,131 @@
+"""Bans of a cluster: from where, how many, and what a broker has banned before it was in one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from embermq.access.bans import Ban, BanKind, Bans
+from embermq.admin.errors import OperationRefused
+from embermq.app import shared_bans
+from embermq.app.ban_file import FILE_NAME, BanFile
+from embermq.app.errors import StartError
+from embermq.app.shared_bans import SharedBans
+from embermq.ports.errors import StoreUnavailable
+from embermq.ports.membership import SharedTexts
+
+NOW = 1_000_000
+ANN, BOB = Ban(BanKind.USER, "ann", NOW), Ban(BanKind.USER, "bob", NOW, NOW + 1_500)
+
+
+class Texts(SharedTexts):
+    """In memory."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, bytes] = {}
+        self.lasts: dict[str, int] = {}
+        self.is_away = False
+        self.changed: Callable[[Mapping[str, bytes]], None] = lambda _: None
+
+    def put(self, key: str, text: bytes, lasts_s: int) -> None:
+        self._look()
+        self.found[key], self.lasts[key] = text, lasts_s
+        self.changed(dict(self.found))
+
+    def delete(self, key: str) -> None:
+        self._look()
+        self.found.pop(key, None)
+        self.changed(dict(self.found))
+
+    def watch(self, changed: Callable[[Mapping[str, bytes]], None]) -> None:
+        self._look()
+        self.changed = changed
+        changed(dict(self.found))
+
+    def _look(self) -> None:
+        if self.is_away:
+            raise StoreUnavailable("etcd://127.0.0.1:1: away")
+
+
+class Side:
+    """One node."""
+
+    def __init__(self, texts: Texts, folder: Path) -> None:
+        self.told: list[Bans] = []
+        self.bans = SharedBans(texts, folder, lambda call: call())
+        self.bans.begin(self.told.append, NOW)
+
+    @property
+    def values(self) -> list[str]:
+        return [ban.value for ban in self.told[-1].all(NOW)]
+
+
+def test_what_a_node_bans_is_told_to_it_and_found_by_the_next(tmp_path: Path) -> None:
+    texts = Texts()
+    one = Side(texts, tmp_path)
+    one.bans.put(ANN)
+    one.bans.put(BOB)
+    assert one.values == ["ann", "bob"]
+    assert sorted(texts.lasts.values()) == [0, 2], "seconds, not less than it lasts"
+    one.bans.lift(ANN)
+    assert Side(texts, tmp_path).values == one.values == ["bob"]
+
+
+def test_bans_of_before_the_cluster_hold_in_it(tmp_path: Path) -> None:
+    over = Ban(BanKind.USER, "carl", 0, NOW)
+    file = tmp_path / FILE_NAME
+    file.write_bytes(msgspec.json.encode([ANN, over]))
+    assert Side(Texts(), tmp_path).values == ["ann"]
+    assert not file.exists()
+
+
+def test_what_is_known_stays_while_etcd_is_away(tmp_path: Path) -> None:
+    texts = Texts()
+    one = Side(texts, tmp_path)
+    one.bans.put(ANN)
+    texts.is_away = True
+    with pytest.raises(StoreUnavailable, match="it may have been done"):
+        one.bans.put(BOB)
+    with pytest.raises(StoreUnavailable, match="it may have been done"):
+        one.bans.lift(ANN)
+    assert one.values == ["ann"]
+    with pytest.raises(StartError, match=r"cluster\.etcd: bans"):
+        Side(texts, tmp_path)
+
+
+def test_they_have_a_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_bans, "BYTES_MAX", 200)
+    one = Side(Texts(), tmp_path)
+    one.bans.put(ANN)
+    with pytest.raises(OperationRefused, match="may take 200 bytes in etcd"):
+        one.bans.put(BOB)
+    one.bans.put(ANN)
+    one.bans.lift(ANN)
+    one.bans.put(BOB)
+    assert one.values == ["bob"]
+
+
+def test_what_is_not_understood_is_no_start_and_changes_nothing(tmp_path: Path) -> None:
+    texts = Texts()
+    texts.found["animal/x"] = b'{"kind":"animal","value":"dog","since_ms":0}'
+    with pytest.raises(StartError, match="is not understood"):
+        Side(texts, tmp_path)
+
+
+def test_a_broker_alone_keeps_them_in_its_file(tmp_path: Path) -> None:
+    told: list[Bans] = []
+
+    def begun() -> BanFile:
+        found = BanFile(tmp_path, lambda call: call())
+        found.begin(told.append)
+        return found
+
+    first = begun()
+    first.put(BOB)
+    first.put(Ban(BanKind.USER, "ann", NOW + 2_000))
+    assert [ban.value for ban in told[-1].all(0)] == ["ann"], "what is over is forgotten"
+    begun().lift(told[-1].all(0)[0])
+    assert not told[-1].all(0)
