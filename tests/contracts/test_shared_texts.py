@@ -37,7 +37,8 @@ def membership(etcd: EtcdServer) -> Iterator[Callable[[], EtcdMembership]]:
 
 
 def watched(of: EtcdMembership) -> tuple[SharedTexts, Told]:
-    found, told = of.texts("bans"), []
+    found = of.texts("bans")
+    told: Told = []
     found.watch(told.append)
     return found, told
 
