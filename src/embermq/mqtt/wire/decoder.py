@@ -180,7 +180,9 @@ class Decoder:
             if not data:
                 return packets
         try:
-            position = self._read_packets(data, packets)
+            position = 0 if self._connected else self._read_opening(data, packets)
+            if self._connected:
+                position = self._read_packets(data, position, packets)
         except ProtocolError as error:
             # With its frames it would keep this decoder, and all that hangs on it, alive until a collection of cycles.
             error.__cause__ = error.__context__ = None
@@ -226,7 +228,7 @@ class Decoder:
         _, body = self._read_length(first, 0, first[0])
         cut: list[Packet] = []
         try:
-            self._read_packets(first[:1] + encode_varint(len(first) - body) + first[body:], cut)
+            self._read_packets(first[:1] + encode_varint(len(first) - body) + first[body:], 0, cut)
         except ProtocolError:
             return b"".join(pieces)
         publish = cut[0]
@@ -238,29 +240,17 @@ class Decoder:
         packets.append(replace(publish, payload=b"".join((publish.payload, *pieces))))
         return behind
 
-    # long: every call that is taken out of this loop would cost more than what it reads.
-    def _read_packets(self, data: bytes, packets: list[Packet]) -> int:
-        """Append the complete packets of ``data``; returns where the first incomplete one begins."""
-        append = packets.append
-        topics = _TOPICS
-        publish_flags = _PUBLISH_FLAGS
-        acknowledgements = _ACKNOWLEDGEMENTS
+    def _read_packets(self, data: bytes, position: int, packets: list[Packet]) -> int:
+        """Append the complete packets from ``position`` on; returns where the first incomplete one begins."""
         short_max = self._short_max
         medium_max = self._medium_max
         size = len(data)
-        position = 0
-        if not self._connected:
-            position = self._read_opening(data, packets)
-            if not self._connected:
-                return position
         v5 = self.version is ProtocolVersion.V5
         while position < size:
             first = data[position]
             body = position + 2
             if body > size:
-                self._check_type(first)
-                self._wanted = 2
-                break
+                return self._incomplete(first, position, 2)
             length = data[position + 1]
             if length > short_max:
                 # Two bytes of length are as usual as one; what is longer or wrong is read step by step.
@@ -271,14 +261,12 @@ class Decoder:
                 else:
                     length, body = self._read_length(data, position, first)
                     if length < 0:
-                        break
+                        return position
             end = body + length
             if end > size:
-                self._check_type(first)
-                self._wanted = end - position
-                break
+                return self._incomplete(first, position, end - position)
             position = end
-            flags = publish_flags[first]
+            flags = _PUBLISH_FLAGS[first]
             if flags is not None:
                 if length < 2:
                     raise _truncated_publish(length)
@@ -296,7 +284,7 @@ class Decoder:
                         raise ProtocolViolation("packet identifier 0 in PUBLISH", "MQTT-2.2.1-3")
                 elif start > end:
                     raise _truncated_publish(length)
-                topic = topics.get(raw)
+                topic = _TOPICS.get(raw)
                 if v5:
                     if start == end:
                         raise _truncated_publish(length)
@@ -304,21 +292,29 @@ class Decoder:
                         properties, start = self._read_properties(data, start, end)
                         if topic is None:
                             topic = _topic_or_alias(raw, properties)
-                        append(Publish(topic, data[start:end], qos, packet_id, retain, dup, properties))
+                        packets.append(
+                            Publish(topic, data[start:end], qos, packet_id, retain, dup, properties)
+                        )
                         continue
                     start += 1
                 if topic is None:
                     topic = _topic_or_alias(raw, None)
-                append(Publish(topic, data[start:end], qos, packet_id, retain, dup))
-            elif length == 2 and (acknowledgement := acknowledgements[first]) is not None:
+                packets.append(Publish(topic, data[start:end], qos, packet_id, retain, dup))
+            elif length == 2 and (acknowledgement := _ACKNOWLEDGEMENTS[first]) is not None:
                 packet_id = data[body] << 8 | data[body + 1]
                 if not packet_id:
                     raise ProtocolViolation(f"packet identifier 0 in {_NAMES[first >> 4]}", "MQTT-2.2.1-3")
-                append(acknowledgement(packet_id))
+                packets.append(acknowledgement(packet_id))
             else:
-                append(self._read_other(first, data[body:end]))
+                packets.append(self._read_other(first, data[body:end]))
                 if self._ended:
                     break
+        return position
+
+    def _incomplete(self, first: int, position: int, packet_bytes: int) -> int:
+        """Wait for so many bytes from there on, unless the first one says that they would be refused."""
+        self._check_type(first)
+        self._wanted = packet_bytes
         return position
 
     def _read_length(self, data: bytes, position: int, first: int) -> tuple[int, int]:
