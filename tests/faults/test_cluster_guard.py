@@ -22,7 +22,7 @@ from tests.support.etcd_server import EtcdServer
 from tests.support.measuring import judge
 from tests.support.mqtt_client import ConnectionEnded, MqttClient, run
 from tests.support.server_process import has_stopped
-from tests.support.waiting import wait_for, wait_until
+from tests.support.waiting import wait_for, wait_until, wait_while_it_goes_on
 
 from embermq.cli.main import main
 from embermq.mqtt.wire.packets import Puback, Publish
@@ -229,7 +229,9 @@ def test_nothing_is_lost_or_doubled_when_a_node_wakes_up_that_was_taken_over(
                 serving, waiting = waiting, serving
                 fleet.place.port = serving.port
             fleet.check()
-        await wait_for(lambda: not any(each.allowance for each in fleet.publishers), WAIT_S, "all is taken")
+        await wait_while_it_goes_on(
+            lambda: not any(each.allowance for each in fleet.publishers), fleet.acknowledged, "all is taken"
+        )
         await fleet.drain()
         await fleet.stop()
         assert fleet.acknowledged() == len(fleet.publishers) * TIMES * MESSAGES

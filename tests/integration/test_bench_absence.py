@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 
 import pytest
+from msgspec.structs import replace
 from tests.integration.faulty_broker import Faults, FaultyBroker
 from tests.support.broker_process import BrokerProcess
 from tests.support.measuring import judge
@@ -23,6 +24,8 @@ from embermq_bench.shape import pairs
 ABSENT = Load(
     persistent=True, offline_share=0.3, away_s=0.3, rate=2_000, duration_s=1.5, warmup_s=0.3, drain_s=20.0
 )
+LONGER = (1, 6, 24)
+"""Times that duration, until enough has come: a busy machine may do next to nothing for so long."""
 
 
 @pytest.fixture(scope="module")
@@ -36,17 +39,18 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 def test_what_the_absent_missed_is_counted_to_the_last(
     broker: BrokerProcess, qos: int, version: ProtocolVersion
 ) -> None:
-    load = Load(**{field: getattr(ABSENT, field) for field in ABSENT.__struct_fields__} | {"qos": qos})
-    report = asyncio.run(run_load(Target(port=broker.port, version=version), pairs(10), load))
-    # Three of ten are away at any time for 0.3 s each; a slow machine has fewer of them, and less published meanwhile.
-    assert report.returns >= 3
-    assert report.acknowledged == report.published == report.expected > 500
-    assert report.lost == report.corrupt == report.foreign == 0
-    assert report.failures == ()
-    assert report.delivered == report.expected + report.duplicated
-    assert report.returning.samples > 20
-    assert report.delivery.samples > 20
-    assert report.delivery.samples + report.returning.samples <= report.delivered
+    for times in LONGER:
+        load = replace(ABSENT, qos=qos, duration_s=times * ABSENT.duration_s)
+        report = asyncio.run(run_load(Target(port=broker.port, version=version), pairs(10), load))
+        assert report.acknowledged == report.published == report.expected
+        assert report.lost == report.corrupt == report.foreign == 0
+        assert report.failures == ()
+        assert report.delivered == report.expected + report.duplicated
+        assert report.delivery.samples + report.returning.samples <= report.delivered
+        # Three of ten are away at any time for 0.3 s each; a slow machine has fewer, and less published meanwhile.
+        if report.returns >= 3 and min(report.delivery.samples, report.returning.samples) > 20:
+            return
+    pytest.fail(f"too little was measured: {report}")
 
 
 @pytest.mark.in_perf
