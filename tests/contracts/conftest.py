@@ -11,6 +11,9 @@ from tests.contracts.servers_stores import ServersStores
 from tests.contracts.session_stores import InRedis, InSqlite, SessionStores
 from tests.contracts.simulated_stores import InSimulatedRedis, SimulatedServersStores
 from tests.contracts.stores import KINDS, Stores
+from tests.support.redis_cluster import RedisCluster
+
+from embermq.adapters.redis.address import with_slot
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -39,7 +42,7 @@ def _open_stores(kind: str, request: pytest.FixtureRequest, folder: Path) -> Sto
     if kind == "simulated":
         return SimulatedServersStores(folder)
     if kind == "servers_cluster":
-        return ServersStores(request.getfixturevalue("redis_cluster").url, folder)
+        return ServersStores(of_slot(request.getfixturevalue("redis_cluster")), folder)
     if kind == "kafka":
         redis = request.getfixturevalue("redis_server")
         return KafkaStores(request.getfixturevalue("kafka"), redis.url, folder)
@@ -76,5 +79,11 @@ def _open_session_stores(kind: str, request: pytest.FixtureRequest, folder: Path
         return InSqlite(folder)
     if kind == "simulated":
         return InSimulatedRedis()
-    server = request.getfixturevalue("redis_server" if kind == "redis" else "redis_cluster")
-    return InRedis(server.url)
+    if kind == "redis":
+        return InRedis(request.getfixturevalue("redis_server").url)
+    return InRedis(of_slot(request.getfixturevalue("redis_cluster")))
+
+
+def of_slot(cluster: RedisCluster) -> str:
+    """Where a slot of our cluster keeps its data that is not the first one: its keys have a prefix."""
+    return with_slot(cluster.url, 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tests.contracts.session_stores import every_key
 from tests.contracts.stores import Reading, Stores
 from tests.support.log_in_process import LogInProcess
 from tests.support.step_link import StepLink
@@ -66,8 +67,8 @@ class ServersStores(Stores):
     def _open(self) -> None:
         self.raw = self._connect()
         self.link = StepLink(self.raw, self.posted.put)
-        self.owners = Owners()
-        queue_owners = QueueOwners()
+        self.owners = Owners(self.raw.prefix)
+        queue_owners = QueueOwners(self.raw.prefix)
         self.notes = RedisLogNotes(self.raw, "redis")
         self.writer_of_state = RedisStateWriter(
             self.link, self.owners, self.posted.put, "here", queues=queue_owners, mark_s=0
@@ -110,12 +111,7 @@ class ServersStores(Stores):
 
     def all_keys(self) -> dict[str, str]:
         """Every key of Redis with its type."""
-        return {
-            key.decode(): master.type(key).decode()
-            for master in self.raw.masters
-            for keys in self.raw.keys(master, "*")
-            for key in keys
-        }
+        return every_key(self.raw)
 
     def submit(self, writes: TickWrites) -> list[Receipt | StoreError]:
         answers: list[Receipt | StoreError] = []

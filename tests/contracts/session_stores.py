@@ -141,7 +141,8 @@ class InSqlite(SessionStores):
 
 
 class InRedis(SessionStores):
-    """In a real Redis or Redis Cluster, by a link that goes step by step. `raw` sees the keys as they are."""
+    """In a real Redis or Redis Cluster, by a link that goes step by step. `raw` sees the keys as they are; `all_keys`
+    and `ask` name them without the prefix of a slot."""
 
     def __init__(self, url: str) -> None:
         super().__init__()
@@ -158,7 +159,7 @@ class InRedis(SessionStores):
     def _open(self) -> None:
         self.raw = self._connect()
         self.link = StepLink(self.raw, self.posted.put)
-        self.owners = Owners()
+        self.owners = Owners(self.raw.prefix)
         self.writer = RedisStateWriter(self.link, self.owners, self.posted.put, "here", mark_s=0)
         self.queue = RedisDeviceQueue(self.link, self.owners)
         self.history = RedisDeviceQueueHistory(self.raw, self.owners)
@@ -188,13 +189,18 @@ class InRedis(SessionStores):
 
     def all_keys(self) -> dict[str, str]:
         """Every key with its type."""
-        found: dict[str, str] = {}
-        for master in self.raw.masters:
-            for keys in self.raw.keys(master, "*"):
-                for key in keys:
-                    found[key.decode()] = master.type(key).decode()
-        return found
+        return every_key(self.raw)
 
-    def ask(self, key: str, *words: str | bytes | int) -> object:
-        """One command at the node that has the key."""
-        return self.raw.command(key, *words)
+    def ask(self, key: str, command: str, name: str, *words: str | bytes | int) -> object:
+        """One command about the key `name`, at the node that has `key`."""
+        return self.raw.command(self.raw.prefix + key, command, self.raw.prefix + name, *words)
+
+
+def every_key(raw: BlockingRedis) -> dict[str, str]:
+    """What there is without the prefix of its slot, with its type. Nothing else may be there."""
+    found: dict[str, str] = {}
+    for master in raw.masters:
+        for key in master.keys("*"):
+            assert key.startswith(raw.prefix.encode()), key
+            found[key.decode().removeprefix(raw.prefix)] = master.type(key).decode()
+    return found

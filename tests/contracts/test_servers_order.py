@@ -33,7 +33,11 @@ SENT = SharedMark(7, 0, 4, 1, 9, QueueState.SENT, RECORD)
 PARKED = ParkedMessage(
     ParkedState(1, 1, ParkedStage.PARKED, QueueState.SENT, 9, 1), 1, 2, False, (), "t", 1, RECORD
 )
-OF_OLD, OF_NEW, OF_GROUP = client_keys("old").session, client_keys("new").session, group_keys("g", "t").group
+OF_OLD, OF_NEW, OF_GROUP = (
+    client_keys("old", "").session,
+    client_keys("new", "").session,
+    group_keys("g", "t", "").group,
+)
 
 
 def row(generation: int) -> QueueRow:
@@ -146,7 +150,7 @@ def test_what_a_group_has_done_is_taken_from_its_session_afterwards(servers: Ser
     servers.write(shared=SharedWrites(marks=[SENT]))
     servers.link.away_keys = {OF_GROUP}
     begins(servers, shared=SharedWrites(marks=[replace(SENT, state=QueueState.DONE, record=b"")]))
-    key = client_keys("old").shared
+    key = client_keys("old", "").shared
     assert servers.raw.command(key, "HLEN", key) == 2, "after a crash it is there once more"
     assert told(servers, partial(servers.shared.in_flight, 1)) == [], "but while we live it is done"
     servers.link.return_()
@@ -163,7 +167,7 @@ def test_what_is_under_way_goes_with_its_session_when_the_group_knows(
     servers.write(shared=SharedWrites(marks=[SENT]))
     servers.link.away_keys = {OF_GROUP}
     begins(servers, deleted_sessions=[1], ended_applications=[1], sessions=[AGAIN] if replaced else [])
-    key = client_keys("old").shared
+    key = client_keys("old", "").shared
     assert servers.raw.command(key, "EXISTS", key) == 1
     servers.link.return_()
     servers.settle()

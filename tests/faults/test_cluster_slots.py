@@ -19,10 +19,14 @@ from tests.faults.test_cluster_guard import asked, has_left, stop_still
 from tests.faults.traffic import Place
 from tests.support.broker_process import EMBERMQ, BrokerProcess, free_port
 from tests.support.etcd_server import EtcdServer
+from tests.support.kafka_server import KafkaServer
 from tests.support.mqtt_client import MqttClient, run
+from tests.support.redis_cluster import RedisCluster
+from tests.support.servers import on_servers
 from tests.support.waiting import wait_for
 
 from embermq.cluster.slots import slot_of
+from embermq.formats.redis_layout import client_keys, key_prefix
 from embermq.mqtt.wire.packets import Puback, Publish, Subscription
 from embermq.mqtt.wire.reason_codes import ReasonCode
 from embermq.tools.certificates import Authority
@@ -187,9 +191,9 @@ async def read_certificates_again(node: BrokerProcess) -> None:
 
 @pytest.mark.promise("cluster-3", "cluster-5", "cluster-22", "cluster-23")
 def test_a_client_may_connect_to_any_node_and_reaches_all_clients(
-    etcd: EtcdServer, servers: dict[str, object], tmp_path: Path
+    etcd: EtcdServer, kafka: KafkaServer, redis_cluster: RedisCluster, tmp_path: Path
 ) -> None:
-    """What nodes say to one another is encrypted."""
+    """What nodes say to one another is encrypted; both slots have their keys at all masters of a Redis Cluster."""
 
     async def scenario(found: list[BrokerProcess]) -> None:
         for each in found:
@@ -214,8 +218,12 @@ def test_a_client_may_connect_to_any_node_and_reaches_all_clients(
             topics = [message.topic for message in client.messages if message.qos]
             assert sorted(topics) == sorted(f"a/{qos}/{n}" for qos in (1, 2) for n in range(len(clients)))
 
+    servers = on_servers(kafka, redis_cluster)
     with nodes(etcd, servers, tmp_path, tls=Authority(tmp_path / "authority")) as found:
         run(scenario(found))
+        for master in redis_cluster.masters():
+            for pattern in ("embermq:floor:*", "slot-1:embermq:floor:*", "t:r:*", "slot-1:t:r:*"):
+                assert master.ask("KEYS", pattern), pattern
         for each in found:
             status, told = asked(each, "/ready")
             assert status == 200
@@ -270,6 +278,48 @@ def test_nothing_is_lost_or_doubled_when_nodes_that_serve_are_killed_or_stand_st
 
     with nodes(etcd, servers, tmp_path, spare=True) as found:
         run(scenario(found), 600)
+
+
+@pytest.mark.promise("cluster-7", "cluster-8")
+@pytest.mark.in_faults
+@pytest.mark.long_rounds
+def test_nothing_is_lost_when_masters_of_the_redis_cluster_are_killed(
+    seed: int, etcd: EtcdServer, kafka: KafkaServer, redis_cluster: RedisCluster, tmp_path: Path
+) -> None:
+    """Each master has keys of both slots: the nodes of both wait for the replica that takes its place."""
+    random = Random(seed)
+
+    async def scenario(found: list[BrokerProcess]) -> None:
+        fleet = Fleet(found[0].port, random, topics=5, window=50)
+        place = AnyPlace([each.port for each in found], random)
+        fleet.subscriber("steady-5", V5)
+        for number in range(4):
+            fleet.subscriber(f"restless-{number}", V5, restless_s=0.3)
+        for client in (*fleet.publishers, *fleet.subscribers):
+            client.place = place
+        await fleet.start_subscribers()
+        fleet.start_publishers()
+        for home in range(SLOTS):
+            fleet.allow(MESSAGES)
+            await asyncio.sleep(random.uniform(0.02, 0.6))
+            key = client_keys(random.choice(fleet.subscribers).client_id, key_prefix(home)).session
+            dead, replica = await asyncio.to_thread(redis_cluster.kill_master, key)
+            await asyncio.to_thread(redis_cluster.wait_promoted, replica)
+            await asyncio.to_thread(dead.start)
+            await asyncio.to_thread(redis_cluster.heal)
+            fleet.check()
+        await wait_for(lambda: not any(each.allowance for each in fleet.publishers), WAIT_S, "all is taken")
+        await fleet.drain()
+        await fleet.stop()
+        assert fleet.acknowledged() == len(fleet.publishers) * SLOTS * MESSAGES
+        fleet.judge()
+
+    servers = on_servers(kafka, redis_cluster) | {"redis.wait_replicas": 1}
+    with nodes(etcd, servers, tmp_path) as found:
+        run(scenario(found), 600)
+        for each in found:
+            assert each.stop() == 0
+            assert "Traceback" not in each.output()
 
 
 def starts(node: BrokerProcess) -> int:

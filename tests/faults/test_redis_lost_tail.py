@@ -50,10 +50,10 @@ async def subscribes(broker: BrokerProcess, client_id: str) -> None:
 
 async def subscribes_elsewhere(broker: BrokerProcess, redis_cluster: RedisCluster) -> None:
     """Clients on all other masters."""
-    home = redis_cluster.master_of(client_keys("away").messages)
+    home = redis_cluster.master_of(client_keys("away", "").messages)
     left = {node.port for node in redis_cluster.masters()} - {home.port}
     for number in count():
-        port = redis_cluster.master_of(client_keys(f"c{number}").messages).port
+        port = redis_cluster.master_of(client_keys(f"c{number}", "").messages).port
         if port in left:
             left.remove(port)
             found = await kept(broker, f"c{number}")
@@ -72,7 +72,7 @@ def publish(broker: BrokerProcess, those: range, node: RedisServer, *, stored: i
             await publisher.publish("t", b"%d" % number, qos=1 + number % 2)
 
     talk(dialogue)
-    key = client_keys("away").messages
+    key = client_keys("away", "").messages
     wait_until(lambda: node.ask("ZCARD", key) == stored, 20, f"{stored} messages are in Redis")
     wait_until(lambda: metric(broker, "session_store_waiting_ticks") == 0, 20)
 
@@ -147,7 +147,7 @@ def test_what_was_consumed_is_not_sent_again(kafka: KafkaServer, server: RedisSe
             await gone(found)
 
         talk(consumes)
-        wait_until(lambda: server.ask("ZCARD", client_keys("away").messages) == 0, 20)
+        wait_until(lambda: server.ask("ZCARD", client_keys("away", "").messages) == 0, 20)
         tail.lose()
         wait_until(lambda: metric(broker, "session_store_resent") > 0, 20)
 
@@ -268,7 +268,7 @@ def test_a_replica_that_had_not_heard_of_it_is_promoted(
     with make_broker(tmp_path / "data", kafka, redis_cluster, **{"redis.settle_s": settle_s}) as broker:
         talk(lambda: subscribes(broker, "away"))
         talk(lambda: subscribes_elsewhere(broker, redis_cluster))
-        key = client_keys("away").messages
+        key = client_keys("away", "").messages
         master = redis_cluster.master_of(key)
         replica = redis_cluster.replica_of(master)
         publish(broker, KEPT, master, stored=len(KEPT))

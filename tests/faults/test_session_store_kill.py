@@ -76,7 +76,7 @@ async def under_load(
 
 def nothing_is_left(broker: BrokerProcess, nodes: Sequence[RedisServer], fleet: Fleet) -> None:
     """All was acknowledged by its receivers, so nothing of it is stored; and no write was refused."""
-    sessions = [client_keys(subscriber.client_id) for subscriber in fleet.subscribers]
+    sessions = [client_keys(subscriber.client_id, "") for subscriber in fleet.subscribers]
 
     def left() -> list[bytes]:
         return [
@@ -199,7 +199,7 @@ def test_a_master_of_the_cluster_is_killed(
     with broker_on(kafka, redis_cluster, tmp_path, **{"redis.wait_replicas": 1}) as broker:
 
         async def trouble() -> None:
-            key = client_keys(random.choice(("slow-5", "restless-5", "restless-3.1.1"))).session
+            key = client_keys(random.choice(("slow-5", "restless-5", "restless-3.1.1")), "").session
             dead, replica = await asyncio.to_thread(redis_cluster.kill_master, key)
             await asyncio.to_thread(redis_cluster.wait_promoted, replica)
             await asyncio.sleep(random.uniform(0, 0.5))

@@ -157,7 +157,7 @@ def test_what_is_ahead_of_the_log_is_told(
     assert checked(tmp_path / "data", words)["session data"] in ("fits", "repaired")
     without = run_program("check-stores", "--data-dir", tmp_path / "data")
     assert without.returncode == 1 and "name both" in without.stderr
-    mark = mark_keys(cluster=isinstance(redis, RedisCluster))[0]
+    mark = mark_keys("", cluster=isinstance(redis, RedisCluster))[0]
     master = redis.master_of(mark) if isinstance(redis, RedisCluster) else redis
     master.ask("SET", mark, 1_000)
     told = run_program("check-stores", "--data-dir", tmp_path / "data", *words)

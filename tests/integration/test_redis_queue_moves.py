@@ -298,7 +298,7 @@ def test_a_queue_that_only_gets_letters_forgets_from_where(stores: ServersStores
         life.settle_one(Verb.REJECT, "g", message_id)
         life.commit()
         life.settle()
-    key = queue_keys("dlq/work").progress
+    key = queue_keys("dlq/work", "").progress
     assert stores.raw.command(key, "HLEN", key) == 2, "how far it is complete, and the newest"
 
 
@@ -307,7 +307,7 @@ def test_very_much_to_forget_is_forgotten_bit_by_bit(stores: ServersStores) -> N
     life = Life(stores)
     life.commit(*TEXTS)
     life.settle()
-    key = queue_keys("work").progress
+    key = queue_keys("work", "").progress
     for first in range(0, 9_000, 1_000):
         words = [word for number in range(first, first + 1_000) for word in (moved_field(7, number, 1), "[]")]
         stores.raw.command(key, "HSET", key, *words)

@@ -249,7 +249,7 @@ def check_order(old: OldBroker, server: RedisServer) -> None:
     client = connected(server)
     generations = set()
     for client_id, expected in rows.items():
-        keys = client_keys(client_id)
+        keys = client_keys(client_id, "")
         prefix = len(keys.message)
         members = client.zrange(keys.messages, 0, -1, withscores=True)
         assert [(int(score) - 1, int(member[prefix:])) for member, score in members] == expected
@@ -264,7 +264,7 @@ def check_order(old: OldBroker, server: RedisServer) -> None:
 
 
 def check_messages(old: OldBroker, client: Any, client_id: str) -> None:
-    keys = client_keys(client_id)
+    keys = client_keys(client_id, "")
     owed = {int(packet_id) for packet_id in client.smembers(keys.released)}
     assert owed
     for row in old.run("SELECT * FROM device_publish_msg WHERE client_id = %s", (client_id,)):
@@ -335,7 +335,7 @@ def test_broken_rows_are_left_out_with_the_reason(
         assert wanted, f"{values}: no {reason} with {detail!r} among {rejects}"
     assert all(row.client_id in ("device-0", "", None) and row.detail for row in rejects)
     client = connected(redis_server)
-    keys = client_keys("device-0")
+    keys = client_keys("device-0", "")
     members = [member.rpartition(b"_")[2] for member in client.zrange(keys.messages, 0, -1)]
     assert members == [b"5", b"65535", b"7", b"8", b"6"], (
         "by serial number; the second 5 took the next free id"
@@ -354,7 +354,9 @@ def test_the_oldest_over_the_limit_of_a_client_stay_behind_but_no_pubrel(
     report = runner.run(redis_server.url, queue_limit=4)
     assert (report.counts.over_limit, report.counts.written) == (5, 5)
     client = connected(redis_server)
-    scores = [score for _, score in client.zrange(client_keys("device-0").messages, 0, -1, withscores=True)]
+    scores = [
+        score for _, score in client.zrange(client_keys("device-0", "").messages, 0, -1, withscores=True)
+    ]
     assert [int(score) - 1 for score in scores] == [1, 6, 7, 8, 9]
     client.close()
 
@@ -376,10 +378,10 @@ def test_clients_that_are_here_already(runner: Runner, old: OldBroker, redis_ser
     old.fill(clients=2, messages=3, now_ms=NOW_MS)
     runner.run(redis_server.url)
     client = connected(redis_server)
-    key = client_keys("device-0").session
+    key = client_keys("device-0", "").session
     client.set(key, client.get(key).replace(b'"epoch":0', b'"epoch":1'))
-    client.delete(client_keys("device-0").messages)  # it has acknowledged them all
-    other = client_keys("stranger").session
+    client.delete(client_keys("device-0", "").messages)  # it has acknowledged them all
+    other = client_keys("stranger", "").session
     client.set(
         other, client.get(key).replace(b"device-0", b"stranger").replace(b'"generation":1', b'"generation":9')
     )
@@ -390,8 +392,8 @@ def test_clients_that_are_here_already(runner: Runner, old: OldBroker, redis_ser
     found = counted(report.counts)
     assert (found["taken_over"], found["there"], found["written"], found["rejected"]) == (3, 3, 2, 1)
     assert [(row.client_id, row.reason) for row in runner.rejects()] == [("stranger", "session")]
-    assert not client.exists(client_keys("device-0").messages)
-    assert client.zcard(client_keys("device-1").messages) == 4
+    assert not client.exists(client_keys("device-0", "").messages)
+    assert client.zcard(client_keys("device-1", "").messages) == 4
     client.close()
 
     file = sqlite3.connect(runner.file)

@@ -184,15 +184,15 @@ class DirectRedis(BlockingRedis):
     """What a start asks a server in this process, without a socket between them."""
 
     def __init__(self, server: SimulatedRedis, address: RedisAddress | None = None) -> None:
-        self._address = address or parse_address(URL)
+        self.address = address or parse_address(URL)
         self._options: dict[str, Any] = {}
         self._cluster: Any = None
         self._masters = [DirectClient(server)]
         if server.away:
-            raise StoreUnavailable(f"stores.session: {self._address}: away")
+            raise StoreUnavailable(f"stores.session: {self.address}: away")
 
     def failure(self, error: Exception) -> StoreError:
-        return StoreUnavailable(f"stores.session: {self._address}: {error}")
+        return StoreUnavailable(f"stores.session: {self.address}: {error}")
 
 
 __all__ = ["URL", "DirectRedis", "RedisSettings", "SimulatedRedis"]

@@ -89,7 +89,7 @@ class RedisStore:
         return RedisCopy(self._masters())
 
     def deadline_ms(self, data_dir: Path, client_id: str, packet_id: int) -> int:
-        key = f"{client_keys(client_id).message}{packet_id}"
+        key = f"{client_keys(client_id, '').message}{packet_id}"
         return int(self._node_of(key).ask("PEXPIRETIME", key))
 
 

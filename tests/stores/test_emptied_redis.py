@@ -263,7 +263,7 @@ def test_a_master_that_comes_back_empty_loses_its_slots_alone(
         talk(before)
         at_rest(broker)
         emptied = redis_cluster.masters()[0]
-        lost = {name for name in names if redis_cluster.master_of(client_keys(name).session) is emptied}
+        lost = {name for name in names if redis_cluster.master_of(client_keys(name, "").session) is emptied}
         emptied.ask("FLUSHALL")
         written_anew(broker)
         owed = {name for name in names if name.endswith("0")}

@@ -34,14 +34,14 @@ def named(cluster: RedisCluster, number: int, kind: str = "client") -> str:
     """A client id whose session is on that master."""
     master = cluster.masters()[number]
     names = (f"{kind}-{index}" for index in range(1_000))
-    return next(name for name in names if cluster.master_of(client_keys(name).session) is master)
+    return next(name for name in names if cluster.master_of(client_keys(name, "").session) is master)
 
 
 def queue_on(cluster: RedisCluster, number: int) -> str:
     """The name of a queue on that master."""
     master = cluster.masters()[number]
     names = (f"queue-{index}" for index in range(1_000))
-    return next(name for name in names if cluster.master_of(queue_keys(name).queue) is master)
+    return next(name for name in names if cluster.master_of(queue_keys(name, "").queue) is master)
 
 
 async def enters(
@@ -154,7 +154,7 @@ def test_what_an_ended_session_hands_on_is_nowhere_lost(
 
     def is_passed() -> bool:
         """All servers have said that they have all of it: a start does not read it again."""
-        marks = (cluster.master_of(key).ask("GET", key) for key in mark_keys(cluster=True))
+        marks = (cluster.master_of(key).ask("GET", key) for key in mark_keys("", cluster=True))
         return all(int(mark or 0) > len(payloads) for mark in marks)
 
     async def before(broker: BrokerProcess) -> None:
@@ -193,7 +193,7 @@ def test_what_an_ended_session_hands_on_is_nowhere_lost(
 
     with BrokerProcess(tmp_path / "data", settings=settings) as broker:
         run(before(broker), 120)
-        key = client_keys(leaver).messages
+        key = client_keys(leaver, "").messages
         assert cluster.master_of(key).ask("ZCARD", key)
         masters = cluster.masters()
         master = masters[0]

@@ -30,7 +30,7 @@ class Asking:
 
     def __init__(self, link: RedisLink, keys: int) -> None:
         self.link = link
-        self.keys = [f"s:ol:{{client-{number}}}" for number in range(keys)]
+        self.keys = [f"{link.prefix}s:ol:{{client-{number}}}" for number in range(keys)]
         self.asked = dict.fromkeys(self.keys, 0)
         self.answers: dict[str, list[Answer]] = {key: [] for key in self.keys}
 

@@ -20,6 +20,7 @@ class StepLink(RedisLink):
 
     def __init__(self, server: BlockingRedis, post: Callable[[Callable[[], None]], object]) -> None:
         self._server = server
+        self.prefix = server.prefix
         self._post = post
         self._asked: list[tuple[str, tuple[Word, ...]]] = []
         self.refused: list[str] = []
@@ -84,6 +85,7 @@ class StepLink(RedisLink):
         return "away" if self.away else ""
 
     def _do(self, key: str, words: tuple[Word, ...], then: Then) -> None:
+        assert key.startswith(self.prefix)
         if key in self.held_keys:
             self.held_keys.put(key, partial(self._do_now, key, words, then))
         else:

@@ -62,7 +62,7 @@ class RedisSessionTarget(SessionTarget):
         self._redis = connect(place)
 
     def known(self, client_ids: list[str]) -> dict[str, Known]:
-        keys = [client_keys(client_id) for client_id in client_ids]
+        keys = [client_keys(client_id, "") for client_id in client_ids]
         with told(f"cannot read from {self._place}"):
             pipe = self._redis.pipeline(transaction=False) if keys else None
             if pipe is None:
@@ -94,7 +94,7 @@ class RedisSessionTarget(SessionTarget):
 
 
 def _put(pipe: Any, client: ClientWrites) -> None:
-    keys = client_keys(client.client_id)
+    keys = client_keys(client.client_id, "")
     session = encode_session(client.session) if client.session is not None else b""
     words: list[bytes | str | int] = [session, client.last_packet_id, keys.message]
     for row, message in client.rows:

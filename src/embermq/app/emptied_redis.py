@@ -84,7 +84,7 @@ class EmptiedRedis:
     def _sessions(self, is_lost: IsLost) -> Iterator[Session]:
         """Those that are loaded, kept and lost."""
         for session in self._state.sessions.loaded:
-            if session.persistent and is_lost(client_keys(session.client_id).session):
+            if session.persistent and is_lost(client_keys(session.client_id, self._redis.prefix).session):
                 yield session
 
     def _in_ticks(self) -> dict[int, dict[int, QueueRow]]:
@@ -129,23 +129,25 @@ class EmptiedRedis:
 
         self._state.tick.wake()
         self._end_sessions(self._sessions(is_lost))
-        memory, state = self._memory, self._state
+        memory, state, prefix = self._memory, self._state, self._redis.prefix
         self._write_absent(is_lost)
         sessions, in_ticks = list(self._sessions(is_lost)), self._in_ticks()
         for session in sessions:
             self._write_session(session, in_ticks.get(session.generation, {}))
-        memory.broker.wills.store_anew(lambda client_id: is_lost(client_keys(client_id).session))
-        if is_lost(REPLAYS_KEY):
+        memory.broker.wills.store_anew(lambda client_id: is_lost(client_keys(client_id, prefix).session))
+        if is_lost(prefix + REPLAYS_KEY):
             state.tick.writes.replays = state.replays | state.tick.writes.replays
-        memory.shared.store_anew(partial(_is_group_lost, is_lost), sessions)
-        queues = memory.queues.core.store_anew(lambda name: is_lost(queue_keys(name).queue))
-        self._redis.writer.retain(row for row in state.retained.rows() if is_lost(retained_key(row.topic)))
+        memory.shared.store_anew(partial(_is_group_lost, is_lost, prefix), sessions)
+        queues = memory.queues.core.store_anew(lambda name: is_lost(queue_keys(name, prefix).queue))
+        self._redis.writer.retain(
+            row for row in state.retained.rows() if is_lost(retained_key(row.topic, prefix))
+        )
         state.tick.batch.when_stored(EVERYBODY, partial(self._written, queues))
 
     def _write_absent(self, is_lost: IsLost) -> None:
         writes = self._state.tick.session_writes
         for absent in self._state.sessions.absent:
-            if is_lost(client_keys(absent.client_id).session):
+            if is_lost(client_keys(absent.client_id, self._redis.prefix).session):
                 writes.sessions.append(row_of(absent))
                 writes.subscriptions += [
                     (absent.generation, one.name, one.row) for one in absent.subscriptions
@@ -192,8 +194,8 @@ class EmptiedRedis:
         self._redis.queues.bodies(generation, some, found)
 
 
-def _is_group_lost(is_lost: IsLost, row: SharedGroupRow) -> bool:
-    return is_lost(group_keys(row.share, row.topic_filter).group)
+def _is_group_lost(is_lost: IsLost, prefix: str, row: SharedGroupRow) -> bool:
+    return is_lost(group_keys(row.share, row.topic_filter, prefix).group)
 
 
 def _nothing() -> None:

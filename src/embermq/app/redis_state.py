@@ -44,7 +44,8 @@ class RedisState:
     def __init__(self, url: str, settings: RedisSettings, post: Post) -> None:
         address = redis_address(url)
         self.place = str(address)
-        self._database = address.database
+        self.prefix = address.prefix
+        """How all keys begin that are ours."""
         self._epoch = 0
         self._blocking = blocking = BlockingRedis(address, settings)
         scripts = (*state_writer.SCRIPTS, *device_queue.SCRIPTS, *applications.SCRIPTS)
@@ -52,7 +53,7 @@ class RedisState:
             self._link = link = RedisLink(address, settings, scripts)
         except ValueError as error:
             raise StartError(str(error)) from error
-        owners, queue_owners = Owners(), QueueOwners()
+        owners, queue_owners = Owners(self.prefix), QueueOwners(self.prefix)
         self.notes = RedisLogNotes(blocking, self.place)
         self.sessions = RedisSessionStore(blocking, owners)
         self.history = RedisDeviceQueueHistory(blocking, owners)
@@ -68,7 +69,7 @@ class RedisState:
     def take_over(self, *, is_guarded: bool) -> KnownLog:
         """Be the one who may write there; returns what the ones before have left. Without a guard two may, unless one
         that has it comes."""
-        self._epoch = self.notes.take_over(self._database) if is_guarded else self.notes.epoch()
+        self._epoch = self.notes.take_over() if is_guarded else self.notes.epoch()
         return self.notes.known()
 
     def begin(self, on_taken_over: Callable[[TakenOver], object]) -> None:

@@ -1,6 +1,6 @@
 """The slots of a cluster: each has stores of its own, which the node that has it writes alone.
 
-A slot's message log is a topic of its own and its session data a database of the Redis: so whatever is true of one
+A slot's message log is a topic of its own, and so is how the keys of its session data begin: whatever is true of one
 broker and its stores (one writer, fences, positions, floors, recovery) is true of each slot.
 """
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from embermq.adapters.redis.address import parse_address, with_database
+from embermq.adapters.redis.address import parse_address, with_slot
 from embermq.app.errors import OptionError, UserError
 from embermq.app.places_noted import noted_places
 from embermq.app.settings import SQLITE
@@ -36,7 +36,7 @@ def slot_settings(settings: Settings, slot: int) -> Settings:
     return replace(
         settings,
         kafka=replace(settings.kafka, prefix=slot_prefix(settings.kafka.prefix, slot)),
-        stores=replace(settings.stores, session=with_database(settings.stores.session, slot)),
+        stores=replace(settings.stores, session=with_slot(settings.stores.session, slot)),
     )
 
 
@@ -87,9 +87,9 @@ def check_slots(settings: Settings) -> None:
     if cluster.advertise:
         node_address(cluster.advertise, "cluster.advertise")
     _check_encryption(cluster, listen)
-    if parse_address(settings.stores.session).cluster:
+    if parse_address(settings.stores.session).slot:
         raise ValueError(
-            "cluster.slots: each slot has a database of the Redis, and a Redis Cluster has one; use redis://"
+            "stores.session: leave out the option slot: each node has that of its slot by itself"
         )
     if settings.rules:
         raise ValueError(

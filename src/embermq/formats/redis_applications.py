@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from embermq.formats.redis_layout import BROKEN, MessageBody, broken, encode_name, message_body
+from embermq.formats.redis_layout import BROKEN, MessageBody, broken, encode_name, message_body, name_in
 from embermq.model.application_positions import EarlyMark, ReaderPosition, StoredPositions
 from embermq.model.parked_message import ParkedMessage, ParkedStage, ParkedState
 from embermq.model.session_writes import QueueState
@@ -54,10 +54,10 @@ class GroupKeys(Struct, frozen=True):
     claims: str
 
 
-def group_keys(share: str, topic_filter: str) -> GroupKeys:
-    """The names for `$share/<share>/<topic filter>`."""
+def group_keys(share: str, topic_filter: str, prefix: str) -> GroupKeys:
+    """The names for `$share/<share>/<topic filter>` of the slot with this prefix."""
     name = encode_name(f"{share}/{topic_filter}") + "}"
-    return GroupKeys(GROUP_PREFIX + name, "g:p:{" + name, "g:m:{" + name)
+    return GroupKeys(*(f"{prefix}g:{kind}:{{{name}" for kind in "spm"))
 
 
 class _Place(Struct, frozen=True):
@@ -278,7 +278,7 @@ def decode_group(key: str, value: bytes) -> SharedGroupRow:
         found = _decode_group(value)
         if not value.startswith(group_fence(found.generation).encode()):
             raise ValueError("does not begin with its generation")
-        if group_keys(found.share, found.topic_filter).group != key:
+        if f"{found.share}/{found.topic_filter}" != name_in(key):
             raise ValueError(f"is of $share/{found.share}/{found.topic_filter}")
     except ValueError as error:
         raise broken(key, error) from error

@@ -69,6 +69,12 @@ class LayoutError(ValueError):
 # Names of keys
 
 
+def key_prefix(slot: int) -> str:
+    """How all keys of a slot of our cluster begin. It stands outside of the braces, so that each slot is spread over
+    all masters of a Redis Cluster; those of slot 0 are the keys of a broker alone."""
+    return f"slot-{slot}:" if slot else ""
+
+
 def encode_name(name: str) -> str:
     """A client id or topic as it stands between the braces of a key: `%`, `{` and `}` are percent-encoded."""
     if "%" in name or "{" in name or "}" in name:
@@ -107,29 +113,29 @@ class ClientKeys(Struct, frozen=True):
         return tuple(key for key in keys if key != self.message)
 
 
-def client_keys(client_id: str) -> ClientKeys:
-    """The names for a client id, which is never empty."""
+def client_keys(client_id: str, prefix: str) -> ClientKeys:
+    """The names for a client id, which is never empty. `prefix` is that of the slot, see `key_prefix`."""
     name = "{" + encode_name(client_id) + "}"
     return ClientKeys(
-        "s:ol:" + name,
-        "s:s:" + name,
-        "s:w:" + name,
-        "s:f:ri:" + name,
-        "s:f:p:" + name,
-        "s:f:r:" + name,
-        name + "_messages",
-        name + "_messages_",
-        name + "_last_packet_id",
-        name + "_positions",
-        "s:a:" + name,
-        PARKED_PREFIX + encode_name(client_id) + "}",
-        SHARED_PREFIX + encode_name(client_id) + "}",
+        f"{prefix}s:ol:{name}",
+        f"{prefix}s:s:{name}",
+        f"{prefix}s:w:{name}",
+        f"{prefix}s:f:ri:{name}",
+        f"{prefix}s:f:p:{name}",
+        f"{prefix}s:f:r:{name}",
+        f"{prefix}{name}_messages",
+        f"{prefix}{name}_messages_",
+        f"{prefix}{name}_last_packet_id",
+        f"{prefix}{name}_positions",
+        f"{prefix}s:a:{name}",
+        f"{prefix}s:d:{name}",
+        f"{prefix}s:g:{name}",
     )
 
 
-def retained_key(topic: str) -> str:
+def retained_key(topic: str, prefix: str) -> str:
     """A list with the retained message of a topic, if it has one."""
-    return RETAINED_PREFIX + encode_name(topic) + "}"
+    return f"{prefix}{RETAINED_PREFIX}{encode_name(topic)}}}"
 
 
 def name_in(key: str) -> str:

@@ -67,10 +67,10 @@ class QueueKeys(Struct, frozen=True):
         )
 
 
-def queue_keys(name: str) -> QueueKeys:
-    """The names for a queue."""
+def queue_keys(name: str, prefix: str) -> QueueKeys:
+    """The names for a queue of the slot with this prefix."""
     tag = "{" + encode_name(name) + "}"
-    return QueueKeys(*(f"q:{kind}:{tag}" for kind in "sgebdmpi"))
+    return QueueKeys(*(f"{prefix}q:{kind}:{tag}" for kind in "sgebdmpi"))
 
 
 EPOCH = 0

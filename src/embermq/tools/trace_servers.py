@@ -56,7 +56,7 @@ class ServersTrace(Trace):
             BlockingRedis(redis_address(settings.stores.session), settings.redis)
         )
         self._kafka = opened.enter_context(closing(kafka_positions(settings)))
-        self._owners = Owners()
+        self._owners = Owners(self._redis.prefix)
         self._bounds = self._kafka.bounds()
         # Before anything else: what dispatch has done by now is in the logs that are read later.
         self._done = self._kafka.progress()
@@ -138,7 +138,7 @@ class ServersTrace(Trace):
         raise no_such_message(name, wanted.message)
 
     def _retained_at(self, topic: str) -> int | None:
-        key = retained_key(topic)
+        key = retained_key(topic, self._redis.prefix)
         found = self._redis.command(key, "LRANGE", key, 0, 0)
         if not isinstance(found, list) or not isinstance(value := next(iter(found), None), bytes):
             return None

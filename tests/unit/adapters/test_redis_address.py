@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from embermq.adapters.redis.address import RedisAddress, parse_address, with_database
+from embermq.adapters.redis.address import RedisAddress, parse_address, with_slot
 from embermq.ports.store_node import Node
 
 
@@ -49,6 +49,7 @@ def test_what_a_url_means(url: str, address: RedisAddress) -> None:
         ("redis+cluster://a,a:6379", "names a server twice"),
         ("redis://a,b", "names 2 servers; that is for a cluster, redis+cluster://"),
         ("redis+cluster://a/1", "names the database 1; a cluster only has 0"),
+        ("redis://here?slot=secret", "has an option slot that is no slot of a cluster"),
         ("redis://here/secret", "has a database behind the last '/' that is not a number from 0 to 65535"),
         ("redis://here?password=secret", "has an option behind the '?' that is none of ca_file, cert_file, "),
         ("redis://:sec?ret@here", "has a '?' before the '@'; in passwords write %3F"),
@@ -73,18 +74,15 @@ def test_an_address_shows_neither_user_nor_password() -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "more", "expected"),
+    ("url", "expected"),
     [
-        ("redis://box:6379", 1, "redis://box:6379/1"),
-        ("redis://box/2", 3, "redis://box/5"),
-        ("rediss://:p%40ss@box/?ca_file=/a/b.pem", 1, "rediss://:p%40ss@box/1?ca_file=/a/b.pem"),
+        ("redis://box:6379", "redis://box:6379?slot=3"),
+        ("redis+cluster://u:p@box", "redis+cluster://u:p@box?slot=3"),
+        ("rediss://:p%40ss@box/2?ca_file=/a/b.pem", "rediss://:p%40ss@box/2?ca_file=/a/b.pem&slot=3"),
     ],
 )
-def test_a_url_with_another_database(url: str, more: int, expected: str) -> None:
-    assert with_database(url, more) == expected
-    assert parse_address(expected).database == parse_address(url).database + more
-
-
-def test_there_is_no_database_of_any_number() -> None:
-    with pytest.raises(ValueError, match="from 0 to"):
-        with_database("redis://box/65535", 1)
+def test_a_url_of_a_slot_of_the_cluster(url: str, expected: str) -> None:
+    assert with_slot(url, 3) == expected
+    before, address = parse_address(url), parse_address(expected)
+    assert (before.prefix, address.prefix) == ("", "slot-3:")
+    assert str(address) == f"{before}?slot=3"

@@ -49,7 +49,7 @@ def test_each_slot_has_stores_of_its_own() -> None:
     check_slots(TWO)
     assert slot_settings(TWO, 0) == TWO
     one = slot_settings(TWO, 1)
-    assert (one.kafka.prefix, one.stores.session) == ("embermq.slot-1", "redis://box/4")
+    assert (one.kafka.prefix, one.stores.session) == ("embermq.slot-1", "redis://box/3?slot=1")
     assert replace(one, kafka=TWO.kafka, stores=TWO.stores) == TWO
     assert cluster_of(TWO) == "cars with 2 slots"
     assert cluster_of(with_cluster(slots=1)) == "cars"
@@ -81,7 +81,7 @@ def test_what_another_slot_has_not_read_is_not_dropped_whatever_the_policy_is(
         (with_cluster(cert="node.pem"), "^cluster.ca: needed with cluster.cert"),
         (with_cluster(ca="ca.pem"), "^cluster.cert: needed with cluster.ca"),
         (with_cluster(cert="node.pem", ca="ca.pem", plaintext=True), "^cluster.plaintext: has no effect"),
-        (replace(TWO, stores=replace(TWO.stores, session="redis+cluster://box")), "a Redis Cluster has one"),
+        (replace(TWO, stores=replace(TWO.stores, session="redis://box?slot=1")), "leave out the option slot"),
         (
             replace(TWO, pipeline=PipelineSettings(enabled=True)),
             r"^pipeline.queries: with cluster.slots of 2, leave out lake and traffic: ",

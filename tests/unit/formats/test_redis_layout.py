@@ -41,6 +41,7 @@ from embermq.formats.redis_layout import (
     encode_subscription,
     encode_tail,
     encode_will,
+    key_prefix,
     name_in,
     offset_in,
     position_of,
@@ -219,20 +220,20 @@ def test_a_will_comes_back_as_it_was(row: WillRow, generation: int) -> None:
     assert value.startswith(b'{"generation":%d,' % generation)
 
 
-@given(names)
-def test_names_survive_in_keys_and_share_one_hash_tag(client_id: str) -> None:
+@given(names, st.integers(0, 2))
+def test_names_survive_in_keys_and_share_one_hash_tag(client_id: str, slot: int) -> None:
     assert decode_name(encode_name(client_id)) == client_id
-    keys = client_keys(client_id)
+    keys = client_keys(client_id, key_prefix(slot))
     tags = {key[key.index("{") : key.index("}") + 1] for key in _texts(keys)}
     assert len(tags) == 1
     assert {name_in(key) for key in _texts(keys)} == {client_id}
-    assert name_in(retained_key(client_id)) == client_id
+    assert name_in(retained_key(client_id, "")) == client_id
 
 
-@given(names, names)
-def test_two_clients_share_no_key(one: str, other: str) -> None:
-    if one != other:
-        assert not set(_texts(client_keys(one))) & set(_texts(client_keys(other)))
+@given(names, names, st.integers(0, 2))
+def test_two_clients_and_two_slots_share_no_key(one: str, other: str, slot: int) -> None:
+    if one != other or slot:
+        assert not set(_texts(client_keys(one, ""))) & set(_texts(client_keys(other, key_prefix(slot))))
 
 
 def _texts(keys: object) -> list[str]:
@@ -240,7 +241,7 @@ def _texts(keys: object) -> list[str]:
 
 
 def test_keys_as_documented() -> None:
-    keys = client_keys("a{b}%")
+    keys = client_keys("a{b}%", "")
     assert keys.session == "s:ol:{a%7Bb%7D%25}"
     assert keys.subscriptions == "s:s:{a%7Bb%7D%25}"
     assert keys.will == "s:w:{a%7Bb%7D%25}"
@@ -251,7 +252,9 @@ def test_keys_as_documented() -> None:
     assert keys.message + "7" == "{a%7Bb%7D%25}_messages_7"
     assert keys.last_packet_id == "{a%7Bb%7D%25}_last_packet_id"
     assert keys.positions == "{a%7Bb%7D%25}_positions"
-    assert retained_key("a/b") == "t:r:{a/b}"
+    assert retained_key("a/b", "") == "t:r:{a/b}"
+    assert client_keys("a", key_prefix(12)).message == "slot-12:{a}_messages_"
+    assert retained_key("a/b", key_prefix(1)) == "slot-1:t:r:{a/b}"
 
 
 @given(numbers)

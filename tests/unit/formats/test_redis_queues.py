@@ -53,7 +53,7 @@ def test_a_queue_whose_settings_speak_of_an_end_is_no_deleted_one() -> None:
 
 @given(st.text(st.sampled_from("a/%{}ü"), min_size=1, max_size=12))
 def test_all_keys_of_a_queue_are_in_one_slot(name: str) -> None:
-    keys = queue_keys(name)
+    keys = queue_keys(name, "")
     assert len(set(keys.all)) == 8 and len({slot_of(key) for key in keys.all}) == 1
     assert name_in(keys.queue) == name
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from embermq.formats.redis_layout import key_prefix
 from embermq.ports.store_address import OPTIONS, StoreAddress, address_fields
 from embermq.ports.store_url import split_url
 
 SCHEMES = ("redis", "rediss", "redis+cluster", "rediss+cluster")
 DEFAULT_PORT = 6379
 DATABASE_MAX = 65_535
+SLOT = "slot"
+"""The option that `with_slot` adds: nobody else writes it."""
 
 
 class RedisAddress(StoreAddress, frozen=True):
@@ -15,17 +18,25 @@ class RedisAddress(StoreAddress, frozen=True):
 
     cluster: bool = False
     database: int = 0
+    slot: int = 0
+    """Of our cluster, whose keys are meant."""
 
     def __str__(self) -> str:
         scheme = ("rediss" if self.tls else "redis") + ("+cluster" if self.cluster else "")
         database = f"/{self.database}" if self.database else ""
-        return f"{scheme}://{','.join(map(str, self.nodes))}{database}"
+        slot = f"?{SLOT}={self.slot}" if self.slot else ""
+        return f"{scheme}://{','.join(map(str, self.nodes))}{database}{slot}"
+
+    @property
+    def prefix(self) -> str:
+        """How all keys begin that are ours."""
+        return key_prefix(self.slot)
 
 
 def parse_address(url: str) -> RedisAddress:
     """Read `redis[s][+cluster]://[[user]:password@]host[:port][,host[:port]...][/database][?option=value&...]`; see
     `split_url`."""
-    parts = split_url(url, SCHEMES, OPTIONS)
+    parts = split_url(url, SCHEMES, (*OPTIONS, SLOT))
     hosts, slash, database = parts.place.partition("/")
     cluster = parts.scheme.endswith("+cluster")
     fields = address_fields(parts, hosts, DEFAULT_PORT, tls_schemes=("rediss", "rediss+cluster"))
@@ -38,16 +49,18 @@ def parse_address(url: str) -> RedisAddress:
         raise ValueError(f"names the database {number}; a cluster only has 0")
     if parts.username and not parts.password and "password_file" not in parts.options:
         raise ValueError("has a user without a password; write user:password@, or :password@")
-    return RedisAddress(cluster=cluster, database=number, **fields)
+    return RedisAddress(cluster=cluster, database=number, slot=_slot(parts.options.get(SLOT, "0")), **fields)
 
 
-def with_database(url: str, more: int) -> str:
-    """The same URL with a database whose number is higher by `more`. Raises ValueError."""
-    number = _database(str(parse_address(url).database + more))
-    scheme, _, rest = url.partition("://")
-    credentials, at, place = rest.rpartition("@")
-    hosts, question, options = place.partition("?")
-    return f"{scheme}://{credentials}{at}{hosts.partition('/')[0]}/{number}{question}{options}"
+def with_slot(url: str, slot: int) -> str:
+    """The same URL for the keys of a slot of our cluster."""
+    return f"{url}{'&' if '?' in url.rpartition('@')[2] else '?'}{SLOT}={slot}"
+
+
+def _slot(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 4):
+        raise ValueError(f"has an option {SLOT} that is no slot of a cluster")
+    return int(text)
 
 
 def _database(text: str) -> int:

@@ -148,7 +148,7 @@ class RedisSharedGroups(SharedGroups):
         try:
             for name in _names(self._redis, GROUP_PREFIX):
                 share, _, topic_filter = name.partition("/")
-                self._load_group(group_keys(share, topic_filter), stored)
+                self._load_group(group_keys(share, topic_filter, self._redis.prefix), stored)
             for name in _names(self._redis, SHARED_PREFIX):
                 owner = self._owners.of_client(name)
                 if owner is not None:

@@ -32,7 +32,7 @@ class BlockingRedis:
     """One Redis, or all masters of a cluster. Raises StoreError, without credentials in it."""
 
     def __init__(self, address: RedisAddress, settings: RedisSettings) -> None:
-        self._address = address
+        self.address = address
         options: dict[str, Any] = {
             "username": address.username or None,
             "password": address.password or None,
@@ -85,8 +85,8 @@ class BlockingRedis:
 
     def failure(self, error: Exception) -> StoreError:
         """What went wrong, as the port tells it."""
-        silent = tell_silent(self._address.nodes, self._connect) if self._address.cluster else ""
-        return StoreUnavailable(f"stores.session: {self._address}: {error}{'; ' * bool(silent)}{silent}")
+        silent = tell_silent(self.address.nodes, self._connect) if self.address.cluster else ""
+        return StoreUnavailable(f"stores.session: {self.address}: {error}{'; ' * bool(silent)}{silent}")
 
     def _connect(self, node: Node) -> Any:
         options = self._options | {"socket_timeout": CONNECT_TIMEOUT_S}
@@ -98,12 +98,18 @@ class BlockingRedis:
         return self._cluster is not None
 
     @property
+    def prefix(self) -> str:
+        """How all keys begin that are ours."""
+        return self.address.prefix
+
+    @property
     def masters(self) -> Sequence[Any]:
         """A connection to each."""
         return self._masters
 
     def command(self, key: str, *words: bytes | str | int) -> Answer:
         """One command, at the node that has `key`."""
+        assert key.startswith(self.prefix)
         try:
             return self.at(key).execute_command(*words)  # type: ignore[no-any-return]
         except (redis.RedisError, OSError) as error:
@@ -126,7 +132,7 @@ class BlockingRedis:
         before = self._slots()
         yield
         if self._slots() != before:
-            raise StoreError(f"stores.session: {self._address}: slots moved while it was read: start again")
+            raise StoreError(f"stores.session: {self.address}: slots moved while it was read: start again")
 
     def _slots(self) -> list[Any]:
         """The slots of each master, by its own word."""
@@ -140,17 +146,17 @@ class BlockingRedis:
         for node in own:
             for move in node["migrations"]:
                 raise StoreError(
-                    f"stores.session: {self._address}: slot {move['slot']} is on its way from one node to another, so "
+                    f"stores.session: {self.address}: slot {move['slot']} is on its way from one node to another, so "
                     "sessions might be missed: start again when it has arrived (redis-cli --cluster check)"
                 )
         return [node["slots"] for node in own]
 
     def keys(self, master: Any, pattern: str) -> Iterator[list[bytes]]:
-        """The keys of one master that match, in lists; one may come twice."""
+        """Our keys at one master that match behind the prefix, in lists; one may come twice."""
         cursor: Any = 0
         try:
             while True:
-                cursor, found = master.scan(cursor, match=pattern, count=SCAN_COUNT)
+                cursor, found = master.scan(cursor, match=self.prefix + pattern, count=SCAN_COUNT)
                 if found:
                     yield found
                 if not cursor:

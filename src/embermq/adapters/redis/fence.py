@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from embermq.adapters.redis.address import RedisAddress
 from embermq.adapters.redis.script import read_script
 from embermq.adapters.redis.slots import spread_key
 from embermq.adapters.redis.wire import Word
@@ -18,24 +19,29 @@ from embermq.adapters.redis.wire import Word
 EPOCH = read_script("epoch", writes=False)
 EPOCH_KEY = "embermq:epoch"
 NAME = "embermq"
-"""How connections of a running broker are called, with `-` and its epoch when it has one."""
-_LISTED = re.compile(rb"^id=(\d+) .*? name=" + NAME.encode() + rb"(?:-(\d+))? .*?\bdb=(\d+) ", re.MULTILINE)
+"""How connections of a running broker are called, with `-slot-` and its slot but for the first one, and then with `-`
+and its epoch when it has one."""
+_LISTED = re.compile(
+    rb"^id=(\d+) .*? name=" + NAME.encode() + rb"(?:-slot-(\d+))?(?:-(\d+))? .*?\bdb=(\d+) ", re.MULTILINE
+)
 
 
-def epoch_keys(*, cluster: bool) -> tuple[str, ...]:
-    """In a cluster so many that each master has some."""
-    return spread_key(EPOCH_KEY) if cluster else (EPOCH_KEY,)
+def epoch_keys(address: RedisAddress) -> tuple[str, ...]:
+    """In a Redis Cluster so many that each master has some."""
+    key = address.prefix + EPOCH_KEY
+    return spread_key(key) if address.cluster else (key,)
 
 
-def connection_name(epoch: int) -> str:
+def connection_name(address: RedisAddress, epoch: int) -> str:
     """What CLIENT SETNAME is told."""
-    return f"{NAME}-{epoch}" if epoch else NAME
+    slot, number = f"-slot-{address.slot}" if address.slot else "", f"-{epoch}" if epoch else ""
+    return f"{NAME}{slot}{number}"
 
 
-def end_older(listed: bytes, epoch: int, database: int) -> list[Sequence[Word]]:
-    """Commands that end the connections of brokers with a lower epoch, from what CLIENT LIST says."""
+def end_older(listed: bytes, address: RedisAddress, epoch: int) -> list[Sequence[Word]]:
+    """Commands that end the connections of brokers of the same slot with a lower epoch, from what CLIENT LIST says."""
     return [
         ("CLIENT", "KILL", "ID", number.decode())
-        for number, theirs, used in _LISTED.findall(listed)
-        if int(theirs or 0) < epoch and int(used) == database
+        for number, slot, theirs, used in _LISTED.findall(listed)
+        if (int(slot or 0), int(used)) == (address.slot, address.database) and int(theirs or 0) < epoch
     ]

@@ -31,9 +31,10 @@ LOOK_S = 1.0
 """How often it is asked whether they are there, while nothing is set."""
 
 
-def mark_keys(*, cluster: bool) -> tuple[str, ...]:
+def mark_keys(prefix: str, *, cluster: bool) -> tuple[str, ...]:
     """The keys of all marks; in a cluster `embermq:floor:{tag}`, evenly over the slots."""
-    return spread_key(MARK_KEY) if cluster else (MARK_KEY,)
+    key = prefix + MARK_KEY
+    return spread_key(key) if cluster else (key,)
 
 
 class FloorMarks:
@@ -47,7 +48,7 @@ class FloorMarks:
         self._link = link
         self._then = then
         self._every_s = every_s
-        self._keys = mark_keys(cluster=link.is_cluster)
+        self._keys = mark_keys(link.prefix, cluster=link.is_cluster)
         self._open = 0
         self._wanted = 0
         self._refused = False
@@ -200,7 +201,7 @@ class ReadMarks:
         self._by_master: dict[int, int] = {}
         self.newest = 0
         """Some master knows of every record below it."""
-        for key in mark_keys(cluster=redis.is_cluster):
+        for key in mark_keys(redis.prefix, cluster=redis.is_cluster):
             value = redis.command(key, "GET", key)
             master = id(redis.at(key))
             floor = int(value) if isinstance(value, bytes) and value.isdigit() else 0

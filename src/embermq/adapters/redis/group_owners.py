@@ -17,9 +17,10 @@ class StoredGroup(Struct, frozen=True):
 
 
 class GroupOwners:
-    """Groups by generation."""
+    """Groups by generation, of a slot whose keys begin with `prefix`."""
 
-    def __init__(self) -> None:
+    def __init__(self, prefix: str = "") -> None:
+        self._prefix = prefix
         self._by_generation: dict[int, StoredGroup] = {}
         self._generations: dict[str, int] = {}
 
@@ -31,7 +32,7 @@ class GroupOwners:
         """The group is stored with this row, or about to be."""
         owner = self._by_generation.get(row.generation)
         if owner is None:
-            keys = group_keys(row.share, row.topic_filter)
+            keys = group_keys(row.share, row.topic_filter, self._prefix)
             owner = StoredGroup(row.generation, keys, group_fence(row.generation))
             self._by_generation.pop(self._generations.get(keys.group, 0), None)
             self._by_generation[row.generation] = owner

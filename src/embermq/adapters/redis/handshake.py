@@ -64,10 +64,10 @@ async def log_in(
         ("INFO", "server", "replication", "cluster", "memory", "persistence"),
         ("CLIENT", "ID"),
         # Before the epoch is asked: who raises it later finds the connection by its name.
-        ("CLIENT", "SETNAME", connection_name(epoch)),
+        ("CLIENT", "SETNAME", connection_name(address, epoch)),
         *(("SCRIPT", "LOAD", script.source) for script in scripts),
     ]
-    told = [("EVAL", EPOCH.source, 1, key, epoch) for key in epoch_keys(cluster=address.cluster)]
+    told = [("EVAL", EPOCH.source, 1, key, epoch) for key in epoch_keys(address)]
     answers = await asyncio.gather(*map(ask, [*asked, *told]))
     for words, answer in zip(asked, answers[: len(asked)], strict=True):
         if isinstance(answer, ErrorReply) and words[0] in ("AUTH", "SELECT", "PING", "SCRIPT"):
@@ -78,7 +78,7 @@ async def log_in(
     if (highest := max(held for held in (*answers[len(asked) :], 0) if isinstance(held, int))) > epoch:
         raise EpochPassed(f"knows a broker with epoch {highest}, and this one has {epoch}")
     if epoch:
-        await _end_older(ask, epoch, address.database)
+        await _end_older(ask, address, epoch)
     run_id, client_id = about.get(b"run_id", b""), answers[len(first) + 2]
     if before.run_id != run_id:
         _advise(place, about)
@@ -92,9 +92,9 @@ async def log_in(
     return Greeting(run_id, client_id, history, is_first=False)
 
 
-async def _end_older(ask: Ask, epoch: int, database: int) -> None:
+async def _end_older(ask: Ask, address: RedisAddress, epoch: int) -> None:
     listed = await ask(("CLIENT", "LIST"))
-    for words in end_older(listed if isinstance(listed, bytes) else b"", epoch, database):
+    for words in end_older(listed if isinstance(listed, bytes) else b"", address, epoch):
         await ask(words)
 
 

@@ -84,6 +84,8 @@ class RedisLink(RouteOwner):
         self._routes: Routes
         self.held_keys = HeldKeys()
         """What is asked of them waits: it counts as asked, so that whoever waits for it waits longer."""
+        self.prefix = address.prefix
+        """How all keys begin that are ours."""
         self._slotted = address.cluster
         self._sweep: asyncio.TimerHandle | None = None
         self._told: dict[str, str] = {}
@@ -123,6 +125,7 @@ class RedisLink(RouteOwner):
         self._put(key, pack(words), str(words[0]), then)
 
     def _put(self, key: str, packed: bytes, what: str, then: Then, *, writes: bool = False) -> None:
+        assert key.startswith(self.prefix)
         ledger = self._ledger
         ledger.waiting += 1
         ledger.waiting_bytes += len(packed)

@@ -37,23 +37,28 @@ class RedisLogNotes:
     def __init__(self, redis: BlockingRedis, place: str) -> None:
         self._redis = redis
         self._place = place
+        self._schema, self._log = redis.prefix + SCHEMA_KEY, redis.prefix + LOG_KEY
+        self._remove = (
+            f"delete all keys {redis.prefix}*" if redis.prefix else "empty it (FLUSHDB on each master)"
+        )
+        self._marks = mark_keys(redis.prefix, cluster=redis.is_cluster)
 
     def known(self) -> KnownLog:
         """What is remembered. Of a Redis that nobody has used nothing is; raises StoreError for one that holds what
         this version cannot read, or what EmberMQ has not written."""
-        value = self._redis.command(SCHEMA_KEY, "GET", SCHEMA_KEY)
+        value = self._redis.command(self._schema, "GET", self._schema)
         if value is None:
             self._check_empty()
             return KnownLog(is_any=False, identity="", end=0, ended_in_order=False)
         identity = self._identity(value)
         names = ("end", "closed", "generations")
-        found = self._redis.command(LOG_KEY, "HMGET", LOG_KEY, *names, CLUSTER)
+        found = self._redis.command(self._log, "HMGET", self._log, *names, CLUSTER)
         assert isinstance(found, list)
         cluster = found.pop()
         try:
             end, closed, generations = (int(text) if isinstance(text, bytes) else 0 for text in found)
         except ValueError as error:
-            raise self._unfit(f"key {LOG_KEY!r}: {error}") from error
+            raise self._unfit(f"key {self._log!r}: {error}") from error
         return KnownLog(
             is_any=bool(identity),
             identity=identity,
@@ -66,7 +71,7 @@ class RedisLogNotes:
     def peers(self, slots: Sequence[int]) -> dict[int, tuple[int, int]]:
         """By slot how far its log has been taken in here, and the end of this log then; see `note_peer`. 0 for both of
         what nothing is known of."""
-        found = self._redis.command(LOG_KEY, "HMGET", LOG_KEY, *(f"{PEER}{slot}" for slot in slots))
+        found = self._redis.command(self._log, "HMGET", self._log, *(f"{PEER}{slot}" for slot in slots))
         assert isinstance(found, list)
         peers: dict[int, tuple[int, int]] = {}
         for slot, value in zip(slots, found, strict=True):
@@ -75,21 +80,21 @@ class RedisLogNotes:
             try:
                 peers[slot] = int(position), int(end)
             except ValueError as error:
-                raise self._unfit(f"key {LOG_KEY!r}, field {PEER}{slot}: {error}") from error
+                raise self._unfit(f"key {self._log!r}, field {PEER}{slot}: {error}") from error
         return peers
 
     def begin(self, end: int) -> None:
         """Of a log that nothing was known of, what is below `end` is owed to nobody, and that stays so: without marks
         the next start would read the log from its beginning. Before `open`, which says that it is known."""
-        for key in mark_keys(cluster=self._redis.is_cluster):
+        for key in self._marks:
             self._redis.command(key, "SET", key, end)
-        self._redis.command(LOG_KEY, "HSET", LOG_KEY, "end", end)
+        self._redis.command(self._log, "HSET", self._log, "end", end)
 
     def open(self, identity: str, cluster: str = "") -> None:
         """The data belongs to this log and this cluster from now on, and this run counts as one that did not end in
         order."""
-        self._redis.command(SCHEMA_KEY, "SET", SCHEMA_KEY, encode_schema(identity))
-        self._redis.command(LOG_KEY, "HSET", LOG_KEY, "closed", 0, CLUSTER, cluster)
+        self._redis.command(self._schema, "SET", self._schema, encode_schema(identity))
+        self._redis.command(self._log, "HSET", self._log, "closed", 0, CLUSTER, cluster)
 
     def check_cluster(self, known: KnownLog, cluster: str) -> None:
         """A broker that is not in the cluster ("" for none) of those that were here before knows nothing of their
@@ -100,14 +105,14 @@ class RedisLogNotes:
             f"belongs to cluster {known.cluster!r}, whose brokers serve one at a time by its etcd, and this broker is "
             f"{f'of cluster {cluster!r}' if cluster else 'in no cluster'}. Set cluster.etcd to that etcd, with "
             f"/{known.cluster} behind it; or, when none of its brokers runs any more, take the data out of the "
-            f"cluster: redis-cli HDEL {LOG_KEY} {CLUSTER}"
+            f"cluster: redis-cli HDEL {self._log} {CLUSTER}"
         )
 
     def epoch(self) -> int:
         """The highest that any master knows."""
         return max(self._raise_epochs(0))
 
-    def take_over(self, database: int) -> int:
+    def take_over(self) -> int:
         """Be the one who may write; returns the new epoch. Nothing that another broker has asked for takes effect from
         now on, nor what it asks for on connections to come."""
         highest, epoch = self.epoch(), self._count_epochs(1)
@@ -117,7 +122,7 @@ class RedisLogNotes:
             raise self._unfit("another broker takes it over at this moment")
         for master in self._redis.masters:
             (listed,) = self._redis.many(master, [("CLIENT", "LIST")])
-            older = end_older(listed, epoch, database) if isinstance(listed, bytes) else []
+            older = end_older(listed, self._redis.address, epoch) if isinstance(listed, bytes) else []
             for answer in (listed, *self._redis.many(master, older)):
                 if isinstance(answer, Exception):
                     raise self._unfit(
@@ -127,12 +132,12 @@ class RedisLogNotes:
 
     def _count_epochs(self, more: int) -> int:
         """In one step: of two who take over at a time one is the later."""
-        found = self._redis.command(LOG_KEY, "HINCRBY", LOG_KEY, "epoch", more)
+        found = self._redis.command(self._log, "HINCRBY", self._log, "epoch", more)
         assert isinstance(found, int)
         return found
 
     def _raise_epochs(self, epoch: int) -> Iterator[int]:
-        for key in epoch_keys(cluster=self._redis.is_cluster):
+        for key in epoch_keys(self._redis.address):
             held = self._redis.run(key, EPOCH, (key,), (epoch,))
             assert isinstance(held, int)
             yield held
@@ -142,18 +147,16 @@ class RedisLogNotes:
             for prefix in OUR_KEYS:
                 for keys in self._redis.keys(master, prefix + "*"):
                     raise self._unfit(
-                        f"has key {keys[0].decode(errors='replace')!r} but no {SCHEMA_KEY}: it holds data that EmberMQ "
-                        "cannot place, or has lost what says whose it is. Put a copy back, or name another one; or "
-                        "begin without it: empty it (FLUSHDB, in a cluster on each master) and set kafka.adopt_log"
+                        f"has key {keys[0].decode(errors='replace')!r} but no {self._schema}: it holds data that "
+                        "EmberMQ cannot place, or has lost what says whose it is. Put a copy back, or name another "
+                        f"one; or begin without it: {self._remove} and set kafka.adopt_log"
                     )
 
     def check_whole(self, *, accept_loss: bool) -> None:
         """Of a Redis that knows a log: all marks are there from the first start on, so a master without its own was
         emptied meanwhile, with the sessions and queues of its slots. Raises StoreError then, unless the operator will
         `accept_loss`."""
-        values = {
-            key: self._redis.command(key, "GET", key) for key in mark_keys(cluster=self._redis.is_cluster)
-        }
+        values = {key: self._redis.command(key, "GET", key) for key in self._marks}
         missing = [key for key, value in values.items() if value is None or value == INCOMPLETE]
         if not missing:
             return

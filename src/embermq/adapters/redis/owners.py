@@ -39,17 +39,20 @@ class Owner(Struct, eq=False):
     """Whether Redis has it, or is about to."""
     oldest_position: int = NOTHING_STORED
     newest_position: int = -1
+    prefix: str = ""
+    """Of all keys."""
 
     @property
     def keys(self) -> ClientKeys:
         """Made when they are needed: of very many sessions few have anything to say at a time."""
-        return _keys(self.client_id)
+        return _keys(self.client_id, self.prefix)
 
 
 class Owners:
-    """Sessions by generation."""
+    """Sessions by generation, of a slot whose keys begin with `prefix`."""
 
-    def __init__(self) -> None:
+    def __init__(self, prefix: str = "") -> None:
+        self._prefix = prefix
         self._by_generation: dict[int, Owner] = {}
         self._generations: dict[str, int] = {}
         self.wills: dict[int, str] = {}
@@ -97,6 +100,7 @@ class Owners:
             fence,
             is_raised=True,
             is_application=is_application,
+            prefix=self._prefix,
         )
         self._by_generation[row.generation] = owner
         self._generations[row.client_id] = row.generation

@@ -39,7 +39,7 @@ class RedisQueueMessages:
 
     def __init__(self, server: BlockingRedis, name: str) -> None:
         self._redis = server
-        self._keys = queue_keys(name)
+        self._keys = queue_keys(name, server.prefix)
 
     def queue(self) -> QueueSettingsRow | None:
         """None for one that is not there."""

@@ -95,9 +95,10 @@ class QueueOwner(Struct, eq=False):
 
 
 class QueueOwners:
-    """Queues by generation."""
+    """Queues by generation, of a slot whose keys begin with `prefix`."""
 
-    def __init__(self) -> None:
+    def __init__(self, prefix: str = "") -> None:
+        self._prefix = prefix
         self._by_generation: dict[int, QueueOwner] = {}
         self._lanes: WeakValueDictionary[str, StepLine] = WeakValueDictionary()
         self.ended: dict[str, tuple[bytes, int]] = {}
@@ -119,7 +120,11 @@ class QueueOwners:
             if lane is None:
                 lane = self._lanes[row.name] = StepLine()
             owner = self._by_generation[row.generation] = QueueOwner(
-                row.generation, row.name, queue_keys(row.name), queue_fence(row.generation), lane
+                row.generation,
+                row.name,
+                queue_keys(row.name, self._prefix),
+                queue_fence(row.generation),
+                lane,
             )
         return owner
 

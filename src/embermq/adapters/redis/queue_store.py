@@ -96,9 +96,10 @@ class RedisQueueStore(QueueStore):
 
     def next_generation(self) -> int:
         """The key, or what there is: the one is stored beside the other."""
-        value = self._redis.command(GENERATION_KEY, "GET", GENERATION_KEY)
+        key = self._redis.prefix + GENERATION_KEY
+        value = self._redis.command(key, "GET", key)
         if isinstance(value, bytes) and not value.isdigit():
-            raise _unreadable(LayoutError(f"key {GENERATION_KEY!r}: {value!r} is no number"))
+            raise _unreadable(LayoutError(f"key {key!r}: {value!r} is no number"))
         try:
             generations = [
                 found.generation for master in self._redis.masters for _, found in self._found(master)
@@ -118,7 +119,7 @@ class RedisQueueStore(QueueStore):
         assert self._marks is not None
         found = self._complete_to.get(name)
         if found is None:
-            marked = self._marks.complete_to(self._redis.at(queue_keys(name).queue))
+            marked = self._marks.complete_to(self._redis.at(queue_keys(name, self._redis.prefix).queue))
             found = self._complete_to[name] = max(marked, self._upto.get(name, 0))
         return found
 

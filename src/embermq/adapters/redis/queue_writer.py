@@ -95,7 +95,8 @@ class RedisQueueWriter:
         if writes.queues:
             args = (max(writes.queues) + 1,)
             counted = self._unanswered.asked_for_nobody()
-            self._link.ask(GENERATION_KEY, GENERATION, (GENERATION_KEY,), args, counted)
+            key = self._link.prefix + GENERATION_KEY
+            self._link.ask(key, GENERATION, (key,), args, counted)
         parts = gather(writes, base, records, self._owners)
         for part in parts.values():
             for chunk in part.chunks:

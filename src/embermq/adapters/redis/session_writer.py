@@ -287,7 +287,7 @@ class RedisSessionWriter:
         else:
             return
         owner = self._owners.get(generation)
-        keys = owner.keys if owner is not None else client_keys(client_id)
+        keys = owner.keys if owner is not None else client_keys(client_id, self._link.prefix)
         names = (keys.session, keys.will)
         self._link.ask(keys.session, WILL, names, (generation, value), self._unanswered.asked(generation))
 
@@ -405,7 +405,7 @@ class RedisSessionWriter:
             self._ask_about(topic, EXPIRE_RETAINED, [offset])
 
     def _ask_about(self, topic: str, script: Script, args: list[bytes | str | int]) -> None:
-        key = retained_key(topic)
+        key = retained_key(topic, self._link.prefix)
         self._link.ask(key, script, (key,), args, self._unanswered.asked_for_nobody())
 
     def _clear(self, generation: int) -> None:

@@ -73,7 +73,7 @@ class RedisSessionStore(SessionStore):
                 ]
                 wills = [will for master in self._redis.masters for will in self._wills(master)]
                 replays = self._replays()
-                replays_complete_to = marks.complete_to(self._redis.at(REPLAYS_KEY))
+                replays_complete_to = marks.complete_to(self._redis.at(self._redis.prefix + REPLAYS_KEY))
         except LayoutError as error:
             raise unreadable(error) from error
         sessions.sort(key=lambda session: session.row.generation, reverse=True)
@@ -93,23 +93,23 @@ class RedisSessionStore(SessionStore):
             with self._redis.steady():
                 for master in self._redis.masters:
                     for names in self._names(master, RETAINED_PREFIX):
-                        values = self._redis.many(
-                            master, [("LRANGE", retained_key(name), 0, 1) for name in names]
-                        )
-                        for name, value in zip(names, values, strict=True):
-                            rows += _retained(retained_key(name), value)
+                        keys = [retained_key(name, self._redis.prefix) for name in names]
+                        values = self._redis.many(master, [("LRANGE", key, 0, 1) for key in keys])
+                        for key, value in zip(keys, values, strict=True):
+                            rows += _retained(key, value)
         except LayoutError as error:
             raise unreadable(error) from error
         return rows
 
     def _replays(self) -> dict[str, int]:
-        (found,) = self._redis.many(self._redis.at(REPLAYS_KEY), [("HGETALL", REPLAYS_KEY)])
+        key = self._redis.prefix + REPLAYS_KEY
+        (found,) = self._redis.many(self._redis.at(key), [("HGETALL", key)])
         try:
             if isinstance(found, Exception):
                 raise ValueError(found)
             return {replay.decode(): int(number) for replay, number in found.items()}
         except ValueError as error:
-            raise LayoutError(f"key {REPLAYS_KEY!r}: {error}") from error
+            raise LayoutError(f"key {key!r}: {error}") from error
 
     def _names(self, master: Any, prefix: str) -> Iterator[list[str]]:
         """The names in braces of all keys that begin so, each once."""
@@ -129,7 +129,7 @@ class RedisSessionStore(SessionStore):
     def _sessions(self, master: Any) -> Iterator[StoredSession]:
         self._redis.many(master, [("SCRIPT", "LOAD", LOAD.source)])
         for names in self._names(master, SESSION_PREFIX):
-            of_clients = [client_keys(name) for name in names]
+            of_clients = [client_keys(name, self._redis.prefix) for name in names]
             answers = self._redis.many(master, [_load_words(keys) for keys in of_clients])
             for name, keys, answer in zip(names, of_clients, answers, strict=True):
                 if isinstance(answer, Exception):
@@ -163,7 +163,7 @@ class RedisSessionStore(SessionStore):
 
     def _wills(self, master: Any) -> Iterator[tuple[int, WillRow]]:
         for names in self._names(master, WILL_PREFIX):
-            keys = [client_keys(name).will for name in names]
+            keys = [client_keys(name, self._redis.prefix).will for name in names]
             values = self._redis.many(master, [("GET", key) for key in keys])
             for name, key, value in zip(names, keys, values, strict=True):
                 if isinstance(value, Exception):
@@ -234,6 +234,6 @@ def _retained(key: str, value: Any) -> Iterator[RetainedRow]:
         raise LayoutError(f"key {key!r}: holds more than one message")
     for text in value:
         row = decode_retained(key, text)
-        if retained_key(row.topic) != key:
+        if row.topic != name_in(key):
             raise LayoutError(f"key {key!r}: is of topic {row.topic!r}")
         yield row

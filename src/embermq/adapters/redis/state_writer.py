@@ -92,14 +92,17 @@ class RedisStateWriter(StateWriter):
         """`owners` and `queues` are those that the stores of sessions and of queues have filled."""
         self._link = link
         self._post = post
+        self._log = link.prefix + LOG_KEY
         self._unanswered = unanswered = Unanswered()
         self._marks = FloorMarks(link, self._trim, mark_s)
-        self.groups = GroupOwners()
+        self.groups = GroupOwners(link.prefix)
         self.applications = RedisApplicationWriter(link, owners, self.groups, unanswered)
         self._sessions = RedisSessionWriter(
             link, owners, unanswered, self.applications, self._marks, server_id=server_id
         )
-        self._queues = RedisQueueWriter(link, queues or QueueOwners(), unanswered, self._marks.look_at)
+        self._queues = RedisQueueWriter(
+            link, queues or QueueOwners(link.prefix), unanswered, self._marks.look_at
+        )
 
     def submit(self, writes: TickWrites, base: int, log_end: int, stored: Stored) -> None:
         all_asked = self._unanswered.begin_tick(stored)
@@ -110,7 +113,8 @@ class RedisStateWriter(StateWriter):
         if writes.replays:
             args = [word for replay in writes.replays.items() for word in replay]
             answered = self._unanswered.asked_for_nobody()
-            self._link.ask(REPLAYS_KEY, NOTE_REPLAYS, (REPLAYS_KEY,), args, answered)
+            key = self._link.prefix + REPLAYS_KEY
+            self._link.ask(key, NOTE_REPLAYS, (key,), args, answered)
         self._post(all_asked)  # never before this call returns, also when there was nothing to do
 
     def when_stored(self, owner: int, call: Stored) -> None:
@@ -118,16 +122,16 @@ class RedisStateWriter(StateWriter):
 
     def note_log(self, end: int, generations: int, noted: Stored) -> None:
         args = (end, generations, "")
-        self._link.ask(LOG_KEY, NOTE_LOG, (LOG_KEY,), args, partial(self._noted, noted))
+        self._link.ask(self._log, NOTE_LOG, (self._log,), args, partial(self._noted, noted))
 
     def note_peer(self, slot: int, position: int, end: int, noted: Stored) -> None:
         """The log of another slot is taken in up to a position, while this one ends so; of what is above the one no
         copy stands below the other."""
-        words = ("HSET", LOG_KEY, f"{PEER}{slot}", f"{position}:{end}")
-        self._link.command(LOG_KEY, words, lambda _: noted())
+        words = ("HSET", self._log, f"{PEER}{slot}", f"{position}:{end}")
+        self._link.command(self._log, words, lambda _: noted())
 
     def note_end(self, end: int, *, in_order: bool) -> None:
-        self._link.ask(LOG_KEY, NOTE_LOG, (LOG_KEY,), (end, 0, int(in_order)), self._unanswered.count)
+        self._link.ask(self._log, NOTE_LOG, (self._log,), (end, 0, int(in_order)), self._unanswered.count)
         self._marks.put_last()
 
     def _noted(self, noted: Stored, answer: Answer) -> None:
@@ -159,17 +163,18 @@ class RedisStateWriter(StateWriter):
     def retain(self, rows: Iterable[RetainedRow]) -> None:
         """Put retained messages that it may not have any more; later ones stay."""
         for row in rows:
-            key = retained_key(row.topic)
+            key = retained_key(row.topic, self._link.prefix)
             args = (row.offset, encode_retained(row))
             self._link.ask(key, session_writer.RETAIN, (key,), args, self._unanswered.count)
 
     def put_anew(self, identity: str, end: int, generations: int, cluster: str) -> None:
         """All that is known has been written anew: the next start may believe what is there. The log has this
         identity and belongs to this cluster; see `note_log`."""
-        self._link.command(SCHEMA_KEY, ("SET", SCHEMA_KEY, encode_schema(identity)), ignore)
-        self._link.command(LOG_KEY, ("HSET", LOG_KEY, CLUSTER, cluster), ignore)
+        key = self._link.prefix + SCHEMA_KEY
+        self._link.command(key, ("SET", key, encode_schema(identity)), ignore)
+        self._link.command(self._log, ("HSET", self._log, CLUSTER, cluster), ignore)
         args = (end, generations, 0)
-        self._link.ask(LOG_KEY, NOTE_LOG, (LOG_KEY,), args, self._unanswered.count)
+        self._link.ask(self._log, NOTE_LOG, (self._log,), args, self._unanswered.count)
         self._marks.end_anew()
 
     def look(self) -> None:
@@ -192,10 +197,10 @@ class RedisStateWriter(StateWriter):
         return self._link.waiting_bytes + self._queues.held_bytes
 
     def is_away(self, client_id: str) -> bool:
-        return self._link.is_away(client_keys(client_id).session)
+        return self._link.is_away(client_keys(client_id, self._link.prefix).session)
 
     def is_queue_away(self, name: str) -> bool:
-        return self._link.is_away(queue_keys(name).queue)
+        return self._link.is_away(queue_keys(name, self._link.prefix).queue)
 
     @property
     def waiting_ticks(self) -> int:
