@@ -16,6 +16,8 @@ from embermq.ports.errors import StoreError
 class Growing:
     """A server whose hash moves to a larger table between two pages of a scan."""
 
+    prefix = ""
+
     def __init__(self, *pages: dict[bytes, bytes]) -> None:
         self._pages = pages
 

@@ -73,6 +73,9 @@ class RedisLink(RouteOwner):
     certificates cannot be used.
     """
 
+    prefix = ""
+    """How all keys begin that are ours."""
+
     def __init__(
         self, address: RedisAddress, settings: RedisSettings, scripts: Sequence[Script] = ()
     ) -> None:
@@ -85,7 +88,6 @@ class RedisLink(RouteOwner):
         self.held_keys = HeldKeys()
         """What is asked of them waits: it counts as asked, so that whoever waits for it waits longer."""
         self.prefix = address.prefix
-        """How all keys begin that are ours."""
         self._slotted = address.cluster
         self._sweep: asyncio.TimerHandle | None = None
         self._told: dict[str, str] = {}
