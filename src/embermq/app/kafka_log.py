@@ -106,7 +106,7 @@ class KafkaLogSide(LogSide):
             address, kafka, self.log_id, self._failures, closed=self._positions.closed
         )
         self.application_logs = self._applications = KafkaApplicationLogs(
-            ApplicationTopics(WatchedAdmin(address, kafka), names, _log_properties(settings)),
+            ApplicationTopics(WatchedAdmin(address, kafka), names, log_properties(settings)),
             ApplicationLogNames(
                 kafka.prefix,
                 client_id_validation=settings.application.client_id_validation,
@@ -230,7 +230,8 @@ def log_fence(settings: Settings) -> str:
     return f"{settings.kafka.prefix}-log" if settings.cluster.etcd else ""
 
 
-def _log_properties(settings: Settings) -> LogProperties:
+def log_properties(settings: Settings) -> LogProperties:
+    """Of application logs."""
     own, kafka = settings.application, settings.kafka
     return LogProperties(
         packet_bytes_max=settings.mqtt.packet_bytes_max,

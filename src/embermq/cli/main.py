@@ -29,6 +29,7 @@ COMMANDS: dict[str, str] = {
     "audit": "embermq.cli.audit_trail",
     "messages": "embermq.cli.messages",
     "import": "embermq.cli.import_conf",
+    "import-embedded": "embermq.cli.import_embedded",
     "log": "embermq.cli.log",
     "backup": "embermq.cli.backup",
     "restore": "embermq.cli.restore",

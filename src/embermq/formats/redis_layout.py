@@ -37,6 +37,8 @@ SCHEMA_KEY = "embermq:schema"
 SCHEMA_VERSION = 2
 LOG_KEY = "embermq:log"
 """A hash: what is known of the message log."""
+IMPORT_KEY = "embermq:import"
+"""What an import into an empty Redis is of, until it has ended."""
 REPLAYS_KEY = "embermq:replays"
 """A hash: id of a replay -> the number of its next message, as decimal text."""
 SESSION_PREFIX = "s:ol:{"

@@ -9,6 +9,7 @@ from embermq.adapters.redis.fence import EPOCH, end_older, epoch_keys
 from embermq.adapters.redis.floor_marks import INCOMPLETE, mark_keys
 from embermq.formats.redis_applications import GROUP_PREFIX
 from embermq.formats.redis_layout import (
+    IMPORT_KEY,
     LOG_KEY,
     RETAINED_PREFIX,
     SCHEMA_KEY,
@@ -142,7 +143,34 @@ class RedisLogNotes:
             assert isinstance(held, int)
             yield held
 
+    def begin_import(self, of: bytes) -> bytes:
+        """Nobody takes what comes for the data of a broker before `end_import`. Returns what an import is of that has
+        begun already, else the same; raises StoreError for a Redis that is in use."""
+        found = self.importing()
+        if found is None:
+            if self._redis.command(SCHEMA_KEY, "EXISTS", SCHEMA_KEY):
+                raise self._unfit("belongs to a broker already: an import needs an empty one")
+            self._check_empty()
+            self._redis.command(IMPORT_KEY, "SET", IMPORT_KEY, of, "NX")
+            found = self.importing()
+        return found or b""
+
+    def importing(self) -> bytes | None:
+        """What an import is of that has begun and not ended."""
+        if self._redis.command(SCHEMA_KEY, "EXISTS", SCHEMA_KEY):
+            return None  # all is there
+        found = self._redis.command(IMPORT_KEY, "GET", IMPORT_KEY)
+        return found if isinstance(found, bytes) else None
+
+    def end_import(self) -> None:
+        """All is there."""
+        self._redis.command(IMPORT_KEY, "DEL", IMPORT_KEY)
+
     def _check_empty(self) -> None:
+        if self.importing() is not None:
+            raise self._unfit(
+                "an import of an embedded broker into it has not ended: run embermq import-embedded once more"
+            )
         for master in self._redis.masters:
             for prefix in OUR_KEYS:
                 for keys in self._redis.keys(master, prefix + "*"):

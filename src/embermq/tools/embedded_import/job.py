@@ -1,0 +1,327 @@
+"""The import from its checks to the comparison at its end."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Callable, Collection, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from embermq.adapters.sqlite.users import SqliteUsers
+from embermq.app.config import Settings
+from embermq.app.data_lock import DataLock, held_data_dir
+from embermq.app.embedded import DATABASE
+from embermq.app.errors import OptionError, UserError
+from embermq.app.places_noted import FILE_NAME as PLACES
+from embermq.app.places_noted import check_profile, note_places, noted_places
+from embermq.app.settings import SQLITE
+from embermq.app.static_store import FILE_NAME as USERS
+from embermq.app.static_store import open_users
+from embermq.formats.kafka_record import KafkaEncoder, kafka_bytes, record_bytes_max
+from embermq.intake.replaying import RULE
+from embermq.model.client_type import ClientType
+from embermq.mqtt.topics.names import SHARE_PREFIX
+from embermq.pipeline.places import Places
+from embermq.ports.errors import StoreError
+from embermq.ports.users import User
+from embermq.sessions.group_queues import is_queue_name
+from embermq.tools.backup import WHOLE_FILES
+from embermq.tools.embedded_import.counts import Counts
+from embermq.tools.embedded_import.owed import Owed, OwedRecord, ReaderPlaces
+from embermq.tools.embedded_import.source import EmbeddedSource, archived_rows, embedded_settings, repair
+from embermq.tools.embedded_import.writes import positions_tick, ticks_of
+
+if TYPE_CHECKING:
+    from embermq.tools.embedded_import.servers import NewLog, NewState
+
+ARCHIVE, LAKE, RULES = "archive", "lake", "rules"
+LEFT = (ARCHIVE, LAKE, RULES)
+"""Kinds that stay where they are, when that is said."""
+NAMED = 5
+"""Clients or topics that an error names."""
+
+Progress = Callable[[int, int], None]
+"""Told how many sessions, queues and messages are done, and how many there are."""
+
+
+class EmbeddedImport(Struct, frozen=True):
+    """What an import did, or would do: `there` is None for what only would be."""
+
+    counts: Counts
+    there: Counts | None
+    lost: int
+    """Messages of application logs that nobody has any more."""
+    left: tuple[str, ...]
+
+    @property
+    def differs(self) -> tuple[str, ...]:
+        """Kinds of which not as many are there as were."""
+        if self.there is None:
+            return ()
+        return tuple(kind for kind, count in self.counts.items() if self.there[kind] != count)
+
+
+def import_embedded(
+    source_dir: Path, settings: Settings, *, left: Collection[str], dry_run: bool, progress: Progress
+) -> EmbeddedImport:
+    """Raises OptionError, UserError, StartError for what cannot be, StoreError for stores that do not answer, or of
+    which not all came over."""
+    _check(source_dir, settings, left)
+    target_dir = Path(settings.data_dir)
+    with held_data_dir(source_dir) as lock, held_data_dir(target_dir):
+        job = _Import(source_dir, target_dir, settings, frozenset(left), progress)
+        return asyncio.run(job.run(lock, dry_run=dry_run))
+
+
+def _check(source_dir: Path, settings: Settings, left: Collection[str]) -> None:
+    target_dir = Path(settings.data_dir)
+    if unknown := set(left) - set(LEFT):
+        raise OptionError(f"--leave {min(unknown)}: one of {', '.join(LEFT)}")
+    if settings.stores.log == SQLITE:
+        raise OptionError(
+            "stores.log and stores.session: name the Kafka and the Redis that get the data, with the --config or --set "
+            "of the broker that is to run on them"
+        )
+    if settings.cluster.slots > 1:
+        raise OptionError(
+            f"cluster.slots: {settings.cluster.slots}; an import goes into a cluster with one slot"
+        )
+    if not (source_dir / DATABASE).is_file():
+        raise UserError(f"{source_dir} is not the data directory of an embedded broker: it has no {DATABASE}")
+    if target_dir.resolve() == source_dir.resolve():
+        raise OptionError(
+            f"--data-dir: {target_dir} is the one that is imported; the broker on servers gets another one"
+        )
+    check_profile(target_dir, settings)
+
+
+class _Import:
+    def __init__(
+        self, source_dir: Path, target_dir: Path, settings: Settings, left: frozenset[str], progress: Progress
+    ) -> None:
+        self._source_dir = source_dir
+        self._target_dir = target_dir
+        self._settings = settings
+        self._left = left
+        self._progress = progress
+        self._done = 0
+        self._records = 0
+        """What applications are owed, as records of the new log."""
+
+    async def run(self, lock: DataLock, *, dry_run: bool) -> EmbeddedImport:
+        # The clients of the servers are not in every installation.
+        from embermq.tools.embedded_import.servers import begun_import, check_empty
+
+        if begun_import(self._settings) is None:
+            noted = noted_places(self._source_dir)
+            if noted.is_on_servers:
+                raise UserError(
+                    f"{self._source_dir} was imported into {noted.log} and {noted.session}: start the broker on them. "
+                    f"To import it into others, remove {self._source_dir / PLACES}"
+                )
+            check_empty(self._settings)
+        settings = embedded_settings(self._settings)
+        await repair(self._source_dir, settings, lock)
+        source = EmbeddedSource(self._source_dir, settings, asyncio.get_running_loop().call_soon_threadsafe)
+        with closing(source):
+            self._check_kinds(source)
+            owed = Owed(source.applications())
+            counts = self._count(source, owed)
+            if dry_run:
+                return EmbeddedImport(counts, None, owed.lost, tuple(sorted(self._left)))
+            there = await self._carry(source, owed, counts)
+        return EmbeddedImport(counts, there, owed.lost, tuple(sorted(self._left)))
+
+    # Before anything is written
+
+    def _check_kinds(self, source: EmbeddedSource) -> None:
+        """Raises UserError for what is there and cannot be carried over."""
+        places = Places(self._source_dir)
+        found = {
+            ARCHIVE: archived_rows(places.messages) > 0,
+            LAKE: places.lake.is_dir() or places.lake_ledger.is_file(),
+            RULES: any(replay.startswith(RULE) for replay in source.state.replays),
+        }
+        kinds = [kind for kind in LEFT if found[kind] and kind not in self._left]
+        if kinds:
+            raise UserError(
+                f"{self._source_dir} has {_named(kinds)}, which is not carried over: it stays there, to be read with "
+                f"--data-dir, when you say {' '.join(f'--leave {kind}' for kind in kinds)}"
+            )
+        shared = [
+            one.row.client_id
+            for one in source.state.sessions
+            if one.row.client_type is ClientType.APPLICATION
+            and not is_queue_name(one.row.client_id)
+            and any(row.topic_filter.startswith(SHARE_PREFIX) for row in one.subscriptions)
+        ]
+        if shared:
+            raise UserError(
+                f"applications have shared subscriptions, which are not carried over: {_named(shared)}. Have them "
+                "unsubscribe first, or delete the sessions (embermq sessions delete)"
+            )
+
+    def _count(self, source: EmbeddedSource, owed: Owed) -> Counts:
+        """Reads all that is there once. Raises UserError for messages that Kafka would not take."""
+        counts = Counts({"accounts": len(self._accounts())})
+        state = source.state
+        for one in state.sessions:
+            counts.add("sessions")
+            counts.add("subscriptions", len(one.subscriptions))
+            counts.add("packet ids of incoming QoS 2 messages", len(one.receiving))
+            counts.add("messages stored for clients", one.queued)
+        counts.add("wills", len(state.wills))
+        counts.add("replays", len(state.replays) - self._rules(source))
+        counts.add("retained messages", len(source.retained()))
+        counts.add("parked messages", len(source.parked()))
+        for queue in source.queues():
+            counts.add("queues")
+            counts.add("groups of queues", len(queue.groups))
+            counts.add("messages in queues", sum(1 for _ in queue.entries))
+            counts.add("delayed messages", len(queue.delayed))
+            counts.add("messages that groups have tried", len(queue.marks))
+        counts.add("messages of application logs", self._count_owed(source, owed))
+        return counts
+
+    def _rules(self, source: EmbeddedSource) -> int:
+        return sum(replay.startswith(RULE) for replay in source.state.replays)
+
+    def _count_owed(self, source: EmbeddedSource, owed: Owed) -> int:
+        """How many messages applications are owed."""
+        largest, encoder = record_bytes_max(self._settings.mqtt.packet_bytes_max), KafkaEncoder()
+        count = self._records = 0
+        for one in owed.records(source):
+            self._records += 1
+            size = kafka_bytes(encoder.encode(one.record))
+            if size > largest:
+                raise UserError(
+                    f"the message at offset {one.offset} takes {size} bytes as a record of Kafka, and the log takes "
+                    f"{largest}: set mqtt.packet_bytes_max ({self._settings.mqtt.packet_bytes_max}) to what the "
+                    "embedded broker has"
+                )
+            count += len(one.receivers)
+        return count
+
+    def _accounts(self) -> list[User]:
+        """Those that are in the directory."""
+        if not (self._source_dir / USERS).is_file():
+            return []
+        with closing(SqliteUsers(self._source_dir / USERS)) as users:
+            return users.all()
+
+    # What is written
+
+    async def _carry(self, source: EmbeddedSource, owed: Owed, counts: Counts) -> Counts:
+        from embermq.tools.embedded_import.servers import ImportNote, NewLog, NewState, position_at
+
+        post = asyncio.get_running_loop().call_soon_threadsafe
+        total = sum(counts.values())
+        state = NewState(self._settings, post)
+        try:
+            state.begin(ImportNote(source.identity, source.log_end, self._records))
+            log = NewLog(self._settings, post)
+            try:
+                there = Counts({"accounts": self._carry_accounts()})
+                places = ReaderPlaces(owed.applications)
+                there.add(
+                    "messages of application logs",
+                    await self._append(log, owed.records(source), places, total),
+                )
+                end = position_at(self._records)
+                await self._store(state, source, end, total)
+                clients = [(one.row.generation, one.row.client_id) for one in owed.applications]
+                identities = await log.make_logs(clients)
+                await state.store(positions_tick(places.positions(identities)), end)
+                await state.settle()
+                state.note_end(end, source.state.generation_reserved, source.next_queue_generation())
+                found = Counts({**state.count(), **{kind: n for kind, n in there.items() if n}})
+                self._finish(state, log, counts, found)
+            finally:
+                log.close()
+        finally:
+            await state.close()
+        self._progress(total, total)
+        return found
+
+    def _finish(self, state: NewState, log: NewLog, counts: Counts, found: Counts) -> None:
+        differing = [
+            f"{found[kind]} of {count} {kind}" for kind, count in counts.items() if found[kind] != count
+        ]
+        if differing:
+            raise StoreError(
+                f"not all came over: {', '.join(differing)} are there. No broker starts on it; begin anew with an "
+                "empty Redis and another kafka.prefix"
+            )
+        self._copy_files()
+        note_places(self._source_dir, self._settings)
+        if not noted_places(self._source_dir).is_on_servers:
+            raise StoreError(
+                f"{self._source_dir / PLACES} cannot be written: two brokers would have the same sessions"
+            )
+        state.finish(log.identity)
+
+    async def _append(self, log: NewLog, owed: Iterator[OwedRecord], places: ReaderPlaces, total: int) -> int:
+        """Behind what a run before has appended. Returns how many messages for applications there are."""
+        from embermq.tools.embedded_import.servers import APPENDED_AT_ONCE, APPENDED_BYTES, position_at
+
+        there = log.records
+        batch: list[bytes] = []
+        number = count = size = 0
+        for number, one in enumerate(owed, 1):
+            count += len(one.receivers)
+            places.note(one, position_at(number - 1))
+            if number <= there:
+                continue
+            batch.append(one.record)
+            size += len(one.record)
+            if len(batch) == APPENDED_AT_ONCE or size >= APPENDED_BYTES:
+                await log.append(batch)
+                batch, size = [], 0
+                self._progress(count, total)
+        if batch:
+            await log.append(batch)
+        if log.records != number:
+            raise StoreError(f"the message log has {log.records} records instead of {number}")
+        self._done += count
+        return count
+
+    async def _store(self, state: NewState, source: EmbeddedSource, end: int, total: int) -> None:
+        for writes in ticks_of(source, end):
+            if RULES in self._left:
+                writes.replays = {one: n for one, n in writes.replays.items() if not one.startswith(RULE)}
+            await state.store(writes, end)
+            session, queues = writes.session, writes.queues
+            self._done += len(session.sessions) + len(session.queue_rows) + len(session.retained)
+            self._done += len(session.subscriptions) + len(queues.entries) + len(queues.delayed)
+            self._progress(min(self._done, total), total)
+        await state.settle()
+
+    def _carry_accounts(self) -> int:
+        """Returns how many of the directory's are there."""
+        accounts = self._accounts()
+        if not accounts:
+            return 0
+        with closing(open_users(self._settings)) as users:
+            users.import_all(accounts, replace=False)
+            there = {user.name: user for user in users.all()}
+        return sum(one.name in there for one in accounts)
+
+    def _copy_files(self) -> None:
+        """Tokens, bans, secrets, the clock and the trail: what a backup copies whole."""
+        for name in WHOLE_FILES:
+            source, target = self._source_dir / name, self._target_dir / name
+            if name == PLACES or not source.is_file() or target.exists():
+                continue
+            fresh = target.with_name(f"{name}.new")
+            shutil.copy2(source, fresh)
+            fresh.replace(target)
+
+
+def _named(names: Collection[str]) -> str:
+    some = sorted(names)
+    more = f" and {len(some) - NAMED} more" if len(some) > NAMED else ""
+    return ", ".join(some[:NAMED]) + more

@@ -1,0 +1,112 @@
+"""An embedded broker grows onto Kafka and Redis: its clients find all that was owed to them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+from tests.support.broker_process import BrokerProcess
+from tests.support.forked_program import run_program
+from tests.support.grown_broker import SETTINGS, Clients
+from tests.support.kafka_dispatcher import KafkaDispatcher
+from tests.support.kafka_server import KafkaServer
+from tests.support.mqtt_client import MqttClient, run
+from tests.support.played_pipeline import PlayedPipeline
+from tests.support.redis_server import RedisServer
+from tests.support.servers import on_servers
+
+from embermq.mqtt.wire.packets import Subscription
+
+TIMEOUT_S = 300
+
+
+def imports(source: Path, broker: BrokerProcess, *words: str) -> subprocess.CompletedProcess[str]:
+    """`embermq import-embedded` into the servers of a broker that does not run."""
+    given = [word for name, value in broker.settings.items() for word in ("--set", f"{name}={value}")]
+    return run_program(
+        "import-embedded", source, "--data-dir", broker.data_dir, *given, *words, timeout_s=TIMEOUT_S
+    )
+
+
+@pytest.mark.promise("cluster-24")
+def test_clients_of_every_kind_go_on_where_they_were(
+    kafka: KafkaServer, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    clients = Clients()
+    source, servers = tmp_path / "embedded", on_servers(kafka, redis_server)
+    with BrokerProcess(source, settings=SETTINGS) as embedded:
+        added = run_program("users", "add", "ann", "--generate", "--data-dir", source)
+        assert added.returncode == 0, added.stderr
+        with PlayedPipeline(source):
+            run(clients.before(embedded))
+        run(clients.left(embedded))
+        busy = imports(source, BrokerProcess(tmp_path / "grown", settings=servers | SETTINGS))
+        assert busy.returncode == 1
+        assert "is in use by another broker" in busy.stderr
+        embedded.kill()
+
+    grown = BrokerProcess(tmp_path / "grown", settings=servers | SETTINGS)
+    tried = imports(source, grown, "--dry-run", "--json")
+    assert tried.returncode == 0, tried.stderr
+    assert redis_server.ask("DBSIZE") == 0
+    done = imports(source, grown, "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["counts"] == json.loads(tried.stdout)["counts"] == found["there"]
+    assert all(count for kind, count in found["counts"].items() if kind not in ("parked messages", "replays"))
+
+    again = imports(source, grown)
+    assert again.returncode == 1
+    assert "was imported into" in again.stderr
+    old = BrokerProcess(source, settings=SETTINGS)
+    old.launch()
+    assert old.wait() == 1
+    assert "the message log of" in old.output()
+    old.close()
+    with grown, KafkaDispatcher(kafka, str(servers["kafka.prefix"])):
+        run(clients.after(grown))
+
+
+@pytest.mark.promise("cluster-24")
+def test_what_cannot_be_imported_is_refused_by_name_and_nothing_is_written(
+    kafka: KafkaServer, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    source, servers = tmp_path / "embedded", on_servers(kafka, redis_server)
+    grown = BrokerProcess(tmp_path / "grown", settings=servers | SETTINGS)
+
+    def refused(code: int, text: str, *words: str, given: Path = source, into: BrokerProcess = grown) -> None:
+        done = imports(given, into, *words)
+        assert done.returncode == code, (done.stdout, done.stderr)
+        assert text in done.stderr
+        assert done.stderr.count("\n") == 1, done.stderr
+
+    async def shares() -> None:
+        client = MqttClient("app7")
+        await client.connect(embedded.port, clean_start=False, expiry_s=3_600)
+        await client.subscribe(Subscription("$share/crew/#", 1))
+        client.abort()
+        await client.ended
+
+    with BrokerProcess(source, settings=SETTINGS) as embedded:
+        run(shares())
+    refused(1, "is not the data directory of an embedded broker", given=tmp_path)
+    refused(2, "name the Kafka and the Redis", into=BrokerProcess(tmp_path / "grown", settings=SETTINGS))
+    refused(2, "is the one that is imported", into=BrokerProcess(source, settings=servers | SETTINGS))
+    refused(2, "--leave dust: one of archive, lake, rules", "--leave", "dust")
+    refused(1, "have shared subscriptions, which are not carried over: app7")
+    (source / "lake").mkdir()
+    refused(1, "has lake, which is not carried over")
+    refused(1, "app7", "--leave", "lake")
+    assert redis_server.ask("DBSIZE") == 0
+
+    redis_server.ask("SET", "embermq:import", '{"log":1,"log_end":0,"owed":0}')
+    grown.launch()
+    assert grown.wait() == 1
+    assert "an import of an embedded broker into it has not ended" in grown.output()
+    grown.close()
+    redis_server.ask("DEL", "embermq:import")
+    redis_server.ask("SET", "s:ol:{somebody}", "else")
+    refused(1, "it holds data that EmberMQ cannot place")
+    assert redis_server.ask("DBSIZE") == 1
