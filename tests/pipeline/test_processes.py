@@ -42,8 +42,9 @@ def jvm_in(session: int) -> int:
     )
 
 
+@pytest.mark.in_faults
 @pytest.mark.promise("pipeline-2", "pipeline-3", "pipeline-5")
-@pytest.mark.parametrize("first_java", ["system", pytest.param("bundled", marks=pytest.mark.in_faults)])
+@pytest.mark.parametrize("first_java", ["system", "bundled"])
 def test_kill_9_in_the_middle_loses_nothing_and_repeats_nothing(
     log: LogWriter, places: Places, drivers: list[DriverProcess], first_java: str
 ) -> None:
