@@ -30,9 +30,9 @@ PACKAGE = Path(__file__).parent
 FOLDER = PACKAGE / "_compiled"
 LIST = "list.txt"
 """In it: the form of the list, the suffix of extension modules of this Python, then a line
-`source SHA256 BYTES MTIME_NS PATH` for all that was read and `module NAME BYTES FILE` for all that was made.
+`source SHA256 BYTES CTIME_NS PATH` for all that was read and `module NAME BYTES FILE` for all that was made.
 `by SHA256` is for `scripts/compile` itself."""
-FORM = "embermq compiled 2"
+FORM = "embermq compiled 3"
 LIBRARY = "embermq_hot__mypyc"
 """The module in which all others are."""
 
@@ -132,12 +132,13 @@ def _stale(why: str) -> HotPath:
 
 
 def _is_same(source: Path, digest: str, size: int, changed_ns: int) -> bool:
-    """A source that has the size and the time of change that it had is not read."""
+    """A source that has the size and the time of change that it had is not read. That time is the one which only the
+    system sets: two archives may give their files the same time of modification."""
     try:
         state = source.stat()
         if state.st_size != size:
             return False
-        return state.st_mtime_ns == changed_ns or digest_of(source.read_bytes()) == digest
+        return state.st_ctime_ns == changed_ns or digest_of(source.read_bytes()) == digest
     except OSError:
         return False
 

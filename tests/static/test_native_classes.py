@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ast
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from importlib.machinery import SourceFileLoader
+from importlib.machinery import EXTENSION_SUFFIXES, SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 from types import ModuleType
@@ -15,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from embermq.compiled import FORM, LIBRARY, LIST, look
 from embermq.mqtt.value import NativeValue, replace
 from embermq.mqtt.wire import packets
 
@@ -150,10 +152,38 @@ def test_what_is_imported_counts_as_source(script: ModuleType) -> None:
     assert not any(name.startswith(("cli", "app", "pipeline")) for name in found)
 
 
-def test_without_a_compiler_it_says_what_is_lost(tmp_path: Path) -> None:
+def test_what_is_written_while_it_is_compiled_is_newer(
+    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where it is as long as what was compiled, which is the copy."""
+    package, copy, folder = (tmp_path / name for name in ("embermq", "copy", "compiled"))
+    (package / "mqtt").mkdir(parents=True)
+    folder.mkdir()
+    source = package / "mqtt" / "value.py"
+    source.write_text("LIMIT = 1\n")
+    monkeypatch.setattr(script, "MODULES", {"mqtt.value": frozenset()})
+    states = {source.relative_to(package): source.stat()}
+    shutil.copytree(package, copy)
+    (folder / "library").write_bytes(b"")
+    made = [FORM, EXTENSION_SUFFIXES[0], f"module {LIBRARY} 0 library"]
+    (folder / LIST).write_text("\n".join([*made, *script.described(copy, states)]) + "\n")
+    assert look(folder, package)[0].is_compiled
+    source.write_text("LIMIT = 2\n")
+    assert look(folder, package)[0].why.startswith("mqtt/value.py has changed")
+
+
+def test_when_the_time_is_up_it_says_what_has_none() -> None:
+    waits = f"import runpy, signal; runpy.run_path({str(SCRIPT)!r})['give_up_after'](1); signal.pause()"
+    done = subprocess.run([sys.executable, "-c", waits], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert "TimeoutError: it took more than 1 s; `make compile` has no such limit" in done.stderr
+
+
+@pytest.mark.parametrize("words", [[], ["--possible"]])
+def test_without_a_compiler_it_says_what_is_lost(words: list[str], tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "CC"}
     done = subprocess.run(
-        [sys.executable, SCRIPT],
+        [sys.executable, SCRIPT, *words],
         capture_output=True,
         text=True,
         timeout=60,
