@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.broker_process import BrokerProcess
+from tests.support.metrics import metrics
 from tests.support.mqtt_client import MqttClient, run
 from tests.support.played_pipeline import PlayedPipeline
 from tests.support.waiting import wait_for
@@ -50,8 +51,13 @@ def payloads(client: MqttClient) -> list[bytes]:
 
 @pytest.mark.promise("application-3", "application-14")
 def test_a_message_arrives_while_the_pipeline_does_not_run(broker: BrokerProcess, tmp_path: Path) -> None:
+    def shows(state: str) -> bool:
+        return f'embermq_pipeline_state{{state="{state}"}} 1.0' in metrics(broker)
+
     async def scenario() -> None:
+        await wait_for(lambda: shows("off"), WAIT_S, "nobody wants a pipeline")
         client = await enters(broker)
+        await wait_for(lambda: shows("down"), WAIT_S, "an application does")
         await publish(broker, MESSAGES)
         await wait_for(lambda: len(client.messages) == len(MESSAGES), WAIT_S, "all have come")
         assert payloads(client) == MESSAGES

@@ -11,7 +11,14 @@ from embermq.cli.main import main
 from embermq.pipeline.paused import pause_queries
 from embermq.pipeline.places import Places
 from embermq.pipeline.sinks.application_logs import ApplicationLogSink
-from embermq.pipeline.status import DriverReport, QueryReport, SupervisorReport, read_status, write_report
+from embermq.pipeline.status import (
+    DriverReport,
+    QueryReport,
+    SupervisorReport,
+    note_off,
+    read_status,
+    write_report,
+)
 
 
 def driver(query: QueryReport, updated_ms: int) -> DriverReport:
@@ -94,6 +101,39 @@ def test_a_supervisor_that_gave_up_is_a_state_of_its_own(log: LogWriter, places:
     found = read_status(places.data_dir)
     assert (found.state, found.driver_restarts, found.last_error) == ("failed", 5, "no Java")
     assert found.warnings == ("the pipeline is failed: application logs wait for 1 records",)
+
+
+@pytest.mark.promise("pipeline-13")
+def test_a_pipeline_that_nobody_wants_is_off_and_down_as_soon_as_somebody_does(
+    log: LogWriter, places: Places
+) -> None:
+    log.append([record()] * 5)
+    ApplicationLogSink(places.applications).file.begin_at(3)
+    write_report(places.supervisor, SupervisorReport(state="running"))  # of a broker that was killed
+    note_off(places.data_dir, is_off=True)
+    found = read_status(places.data_dir)
+    assert (found.state, found.waiting, found.warnings) == ("off", 0, ())
+    assert [query.state for query in found.queries] == ["stopped"]
+    note_off(places.data_dir, is_off=False)
+    found = read_status(places.data_dir)
+    assert (found.state, found.waiting, found.queries[0].state) == ("down", 2, "down")
+    assert found.warnings == ("the pipeline is down: application logs wait for 2 records",)
+
+
+@pytest.mark.promise("pipeline-13")
+def test_a_pipeline_apart_from_the_broker_says_itself_how_it_is_until_it_is_stopped(places: Places) -> None:
+    for state, shown in (("running", "down"), ("failed", "failed"), ("stopped", "off")):
+        write_report(places.supervisor, SupervisorReport(state=state, is_apart=True))
+        note_off(places.data_dir, is_off=True)
+        assert read_status(places.data_dir).state == shown
+
+
+def test_a_driver_of_this_directory_runs_whatever_its_broker_says(places: Places) -> None:
+    now_ms = time.time_ns() // 1_000_000
+    note_off(places.data_dir, is_off=True)
+    write_report(places.status, driver(QueryReport(name="dispatch", state="running"), now_ms))
+    assert read_status(places.data_dir, now_ms).state == "running"
+    assert read_status(places.data_dir, now_ms + 60_000).state == "off"
 
 
 @pytest.mark.promise("pipeline-4", "pipeline-5")

@@ -13,6 +13,7 @@ export function Pipeline() {
       <Waiting asked={asked} name="The pipeline" />
       {found && (
         <>
+          {found.state === "off" && <p class="notice">The broker starts no pipeline (--no-pipeline, or pipeline.enabled = false), and nothing waits for one.</p>}
           {found.warnings.map((text) => <p key={text} class="notice">{text}</p>)}
           {found.last_error && <p class="notice bad">{found.last_error}</p>}
           <Facts

@@ -40,7 +40,8 @@ def run_pipeline(settings: Settings) -> int:
     os.close(lock_driver(places))  # the driver takes it again: here to say so before anything is moved
     configure_logging(settings.logging)
     os.umask(0o077)
-    return asyncio.run(_run(PipelineSupervisor(driver_settings(settings), places.data_dir), places))
+    supervisor = PipelineSupervisor(driver_settings(settings), places.data_dir, is_apart=True)
+    return asyncio.run(_run(supervisor, places))
 
 
 async def _run(supervisor: PipelineSupervisor, places: Places) -> int:

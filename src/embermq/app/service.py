@@ -6,7 +6,7 @@ import platform
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -31,10 +31,11 @@ from embermq.edge.mqtt_server import MqttServer
 from embermq.edge.settings import Address, UnixAddress
 from embermq.edge.tick_loop import TickLoop
 from embermq.model.position import offset_of, partition_of
+from embermq.pipeline.log_look import LogLook
 from embermq.pipeline.paused import pause_queries, paused_queries
 from embermq.pipeline.rules.settings import query_of_rule
 from embermq.pipeline.settings import is_spark_installed, pin_policies
-from embermq.pipeline.status import NO_APPLICATION, PipelineStatus, read_status
+from embermq.pipeline.status import NO_APPLICATION, PipelineStatus, note_off, read_status
 from embermq.ports.errors import StoreError
 
 if TYPE_CHECKING:
@@ -287,21 +288,23 @@ class BrokerService:
         sessions = self._embedded.broker.state.sessions.loaded
         rules = map(query_of_rule, self._settings.rules)  # which hold back nothing
         look = log_side.look((*log_side.holding(sessions), *rules))
-        self._pipeline = await on_own_thread(
-            partial(read_status, self._data_dir, None, look), "pipeline look"
-        )
+        has_applications = any(session.is_application for session in sessions)
+        is_off = self._supervisor is None and not has_applications and not self._settings.rules
+        self._pipeline = await on_own_thread(partial(self._pipeline_now, look, is_off), "pipeline look")
         if self._supervisor is None:
-            is_wanted = (
-                not self._pipeline.pid
-                and self._pipeline.waiting > 0
-                and any(session.is_application for session in sessions)
-            )
+            is_wanted = not self._pipeline.pid and has_applications
             news = self._news.without_pipeline(self._pipeline.waiting if is_wanted else 0)
         else:
             self._supervisor.note(self._pipeline, is_wanted=self.wants_pipeline())
             news = self._news.since(self._supervisor.statistics(), self._pipeline)
         for level, text in news:
             LOG.log(level, text)
+
+    def _pipeline_now(self, look: LogLook | None, is_off: bool) -> PipelineStatus:
+        if self._supervisor is None:
+            with suppress(OSError):  # a full disk: what it was is shown
+                note_off(self._data_dir, is_off=is_off)
+        return read_status(self._data_dir, None, look)
 
     def _say_failing(self) -> None:
         """One line when application logs cannot be read, made or deleted, and one when they can again."""

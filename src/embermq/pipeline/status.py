@@ -23,7 +23,9 @@ STALE_MS = 10_000
 CANNOT_READ = "cannot read"
 """How the error of a sink's file begins that is damaged or locked."""
 
-PipelineState = Literal["waiting", "starting", "running", "degraded", "backoff", "failed", "stopped", "down"]
+PipelineState = Literal[
+    "off", "waiting", "starting", "running", "degraded", "backoff", "failed", "stopped", "down"
+]
 PIPELINE_STATES: tuple[PipelineState, ...] = get_args(PipelineState)
 QueryState = Literal["starting", "running", "backoff", "paused", "stopped", "down"]
 QUERY_STATES: tuple[QueryState, ...] = get_args(QueryState)
@@ -70,14 +72,17 @@ class DriverReport(Struct, frozen=True, kw_only=True):
 
 
 class SupervisorReport(Struct, frozen=True, kw_only=True):
-    """supervisor.json: what the broker says of the driver, at each change."""
+    """supervisor.json: what the broker says of the driver, at each change; `off`: that it starts none, and that nothing
+    waits for one."""
 
-    state: Literal["stopped", "waiting", "starting", "running", "backoff", "failed"]
+    state: Literal["off", "stopped", "waiting", "starting", "running", "backoff", "failed"]
     pid: int = 0
     restarts: int = 0
     last_error: str = ""
     stalled: str = ""
     """Which query gets nothing done although records wait, and for how long; "" for none."""
+    is_apart: bool = False
+    """Whether it is said by `embermq pipeline start`, beside a broker that starts none."""
 
 
 class QueryStatus(Struct, frozen=True, kw_only=True):
@@ -174,7 +179,14 @@ def read_status(data_dir: Path, now_ms: int | None = None, look: LogLook | None 
     unread = bounds.end - bounds.first if look is None else 0
     waiting = dispatch.lag_messages if dispatch is not None else unread
     state = _state(driver if alive else None, supervisor, queries)
-    if state == "waiting":
+    is_missed = bool(host) and driver is not None and driver.state != "stopped"
+    if state == "down" and supervisor and supervisor.state == "off" and not is_missed:
+        state = "off"
+        queries = tuple(
+            msgspec.structs.replace(query, state="stopped") if query.state == "down" else query
+            for query in queries
+        )
+    if state in ("waiting", "off"):
         waiting = 0  # there is no application log
     return PipelineStatus(
         state=state,
@@ -198,6 +210,16 @@ def read_status(data_dir: Path, now_ms: int | None = None, look: LogLook | None 
         queries=queries,
         waits_for=NO_APPLICATION if state == "waiting" else driver.waits_for if driver and alive else "",
     )
+
+
+def note_off(data_dir: Path, *, is_off: bool) -> None:
+    """Write down whether nothing waits for the pipeline, for a broker that starts none. One that runs apart says itself
+    how it is, until it is stopped."""
+    place = Places(data_dir).supervisor
+    found = _read(place, SupervisorReport) or SupervisorReport(state="stopped")
+    state: Literal["off", "stopped"] = "off" if is_off else "stopped"
+    if found.state != state and (found.state == "stopped" or not found.is_apart):
+        write_report(place, SupervisorReport(state=state))
 
 
 def _read_embedded(

@@ -54,8 +54,9 @@ class PipelineSupervisor:
     """Owns the driver process. `failed` means more than `restarts_max` restarts in `restart_window_s`, and no driver
     since that has run for a minute; it is tried again for ever, at growing intervals."""
 
-    def __init__(self, settings: DriverSettings, data_dir: Path) -> None:
+    def __init__(self, settings: DriverSettings, data_dir: Path, *, is_apart: bool = False) -> None:
         self._settings = settings
+        self._is_apart = is_apart
         self._data_dir = data_dir
         self._places = Places(data_dir)
         self._state: SupervisorState = "stopped"
@@ -233,6 +234,7 @@ class PipelineSupervisor:
             restarts=found.restarts,
             last_error=found.last_error,
             stalled=found.stalled,
+            is_apart=self._is_apart,
         )
         try:
             write_report(self._places.supervisor, report)
