@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 EXIT_DENIED = 1
 
-app = group("Rules: who may publish and subscribe where.")
+app = group("Access rules: who may publish and subscribe where.")
 RulesFile = Annotated[
     Path | None,
     typer.Option("--rules", metavar="FILE", help="Rules in TOML, instead of authorization.rules."),

@@ -48,7 +48,7 @@ def show(
     limit: Annotated[int, typer.Option("--limit", min=1, max=1_000_000, help="At most this many.")] = 100,
     as_json: AsJson = False,
 ) -> None:
-    """List records of the log: offset, time, QoS, size, topic and publisher; payloads are not shown."""
+    """List records of the log. Offset, time, QoS, size, topic and publisher; payloads are not shown."""
     from embermq.tools.log_look import read_log
 
     entries = read_log(Path(settings.data_dir), from_offset)

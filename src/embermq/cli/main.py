@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -61,6 +61,9 @@ Exit codes:
 """
 """Below the list of commands; docs/operations.md has the few that mean more than this."""
 
+OPTION_VALUES = {"int range": "N", "float range": "N", "float": "N", "str": "TEXT"}
+"""What help calls the value of an option, by its type. Those of other types are called well by themselves."""
+
 # What typer raises for wrong options; it exports the most special of these classes only.
 _UsageError: type[Exception] = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
 
@@ -73,8 +76,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run_program(name: str, app: typer.Typer, words: Sequence[str]) -> int:
     """Run the program of that name and return its exit code: what goes wrong is one line on standard error."""
+    command = typer.main.get_command(app)
+    _name_values(command)
     try:
-        code = typer.main.get_command(app).main(args=list(words), prog_name=name, standalone_mode=False)
+        code = command.main(args=list(words), prog_name=name, standalone_mode=False)
     except _UsageError as error:
         return _say_usage(error)
     except ConfigError as error:
@@ -94,6 +99,22 @@ def run_program(name: str, app: typer.Typer, words: Sequence[str]) -> int:
     except OSError as error:
         return _say(_told(error), code=EXIT_ERROR)
     return code if isinstance(code, int) else 0
+
+
+def _name_values(command: Any) -> None:
+    """Give each value without a name the one that help shows: an argument's own, or what an option takes."""
+    for parameter in command.params:
+        if parameter.metavar is not None:
+            continue
+        if parameter.param_type_name == "option":
+            parameter.metavar = OPTION_VALUES.get(parameter.type.name)
+        else:
+            name = "|".join(getattr(parameter.type, "choices", ())) or (parameter.name or "").upper()
+            parameter.metavar = name.replace("_", "-") if name.isupper() else name
+            if parameter.nargs == -1:
+                parameter.metavar += "..."
+    for each in getattr(command, "commands", {}).values():
+        _name_values(each)
 
 
 def new_app() -> typer.Typer:

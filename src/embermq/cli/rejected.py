@@ -36,7 +36,7 @@ def rejected_list(
     limit: Annotated[int, typer.Option("--limit", min=1, max=100_000, help="The newest so many.")] = LIMIT,
     as_json: AsJson = False,
 ) -> None:
-    """List what was rejected, with position and reason, the newest last. The pipeline may run; --json prints one object
+    """List what was rejected, and why. With positions, the newest last. The pipeline may run; --json prints one object
     a line."""
     found = _newest(settings, limit)
     for one in found:
@@ -100,7 +100,7 @@ def rejected_retry(
     anew: Annotated[bool, typer.Option("--again", help="Also what was put back before.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Put back what can be read by now: to the applications that it was for, unless --topic or --queue says otherwise.
+    """Put back what can be read by now. To the applications that it was for, unless --topic or --queue says otherwise.
     The broker has to be running. Interrupted or killed, the same command goes on; what is done is not done twice."""
     from embermq.cli.message_bar import job_told
     from embermq.tools.rejected_retry import RetryOrder, run_retry

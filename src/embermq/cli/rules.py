@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 EXIT_REFUSED = 3
 PAYLOAD_CHARACTERS = 100
 
-app = group("Rules: SQL over messages, whose rows become messages.")
+app = group("Rules of the pipeline: SQL whose rows are published.")
 
 Names = Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Else all.")]
 
@@ -42,7 +42,7 @@ def list_rules(settings: Settings) -> Told:
 @app.command("check")
 @with_settings
 def check(settings: Settings, names: Names = None) -> Told:
-    """Let Spark understand rules, and say which ones are refused and why. The broker need not run."""
+    """Let Spark understand rules. Says which ones are refused and why. The broker need not run."""
     from embermq.tools.rules import check_rules_sql
 
     found = check_rules_sql(names or (), settings)
@@ -66,8 +66,8 @@ def errors(
     *,
     limit: Annotated[int, typer.Option("--limit", min=1, max=1_000, help="How many at most.")] = 20,
 ) -> Told:
-    """Show the newest messages that a rule could not use, and what it made that the broker has not taken; with the
-    reasons. The broker need not run."""
+    """Show what a rule could not use, and why. Also what it made that the broker has not taken; the newest messages.
+    The broker need not run."""
     from embermq.tools.rules import messages_set_aside
 
     found = messages_set_aside(name, settings, limit)
@@ -98,8 +98,8 @@ def try_it(
     limit: Annotated[int, typer.Option("--limit", min=0, max=10_000, help="Messages that are shown.")] = 20,
     tasks: Tasks = 0,
 ) -> Told:
-    """Show what a rule would have published of past messages, of the log and the lake. Nothing is published; the broker
-    may be running."""
+    """Show what a rule would have published. Reads past messages of the log and the lake. Nothing is published; the
+    broker may be running."""
     from embermq.tools.rules import RuleTrial, run_trial
 
     found = run_trial(RuleTrial(name=name, start=start, end=end, shown=limit, tasks=tasks), settings)

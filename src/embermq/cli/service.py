@@ -27,7 +27,7 @@ def install(
     replace: Annotated[bool, typer.Option("--replace", help="Write over another unit of that name.")] = False,
     only_print: Annotated[bool, typer.Option("--print", help="Print the unit and write nothing.")] = False,
 ) -> None:
-    """Write a unit for systemd that runs this program, shut off from the rest of the machine; start nothing."""
+    """Write a unit for systemd. It runs this program, shut off from the rest of the machine; nothing is started."""
     from embermq.app.service_unit import UNIT, service_unit
 
     program = Path(sys.argv[0]).absolute()

@@ -42,18 +42,25 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
             [name]
             for name in (
                 "users",
+                "bans",
                 "sessions",
                 "queues",
                 "tokens",
                 "messages",
+                "log",
                 "db",
                 "acl",
+                "certs",
+                "cluster",
                 "pipeline",
+                "rules",
+                "service",
                 "bench",
             )
         ),
         [],
         ["queues", "dlq"],
+        ["pipeline", "rejected"],
         ["sessions", "parked"],
     ],
     ids=" ".join,
@@ -65,6 +72,22 @@ def test_no_line_of_a_list_of_commands_is_cut_off(
     commands = capsys.readouterr().out.partition("\nCommands:\n")[2]
     assert commands
     assert "..." not in commands
+
+
+def test_help_names_values_by_what_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = ""
+    for words in (["queues", "peek"], ["bans", "add"], ["sessions", "parked", "delete"]):
+        assert main([*words, "--help"]) == 0
+        shown += capsys.readouterr().out
+    for told in (
+        "peek [OPTIONS] {NAME}",
+        "--count N  ",
+        "{client_id|user|address} {VALUE}",
+        "--reason TEXT  ",
+        "[NUMBERS...]",
+    ):
+        assert told in shown
+    assert " range>" not in shown and "<str>" not in shown
 
 
 def test_help_says_what_exit_codes_mean(capsys: pytest.CaptureFixture[str]) -> None:
