@@ -7,6 +7,9 @@ const is = (value) => value !== null && value !== undefined && !Number.isNaN(val
 
 export const count = (value) => (is(value) ? whole.format(value) : NONE);
 
+/** "1 message", "2 messages". */
+export const counted = (value, what) => `${count(value)} ${what}${value === 1 ? "" : "s"}`;
+
 /** 1,234,567 as "1.23 M". */
 export function short(value) {
   if (!is(value)) {

@@ -34,7 +34,7 @@ const PAGES = [
   { at: "pipeline", name: "Pipeline", page: Pipeline },
   { at: "cluster", name: "Cluster", page: Cluster },
   { at: "accounts", name: "Accounts", page: Accounts },
-  { at: "rules", name: "Rules", page: Rules },
+  { at: "rules", name: "Access rules", page: Rules },
   { at: "bans", name: "Bans", page: Bans },
   { at: "tokens", name: "Tokens", page: Tokens },
   { at: "audit", name: "Audit trail", page: Audit },

@@ -1,7 +1,7 @@
 // What pages are made of.
 import { useEffect, useRef, useState } from "preact/hooks";
 import { ask } from "./api.js";
-import { NONE, clock, count, duration, stamp } from "./format.js";
+import { NONE, clock, count, counted, duration, stamp } from "./format.js";
 import { store, useStore } from "./stores.js";
 
 /** The head of a page: its title, the time of what it shows, and what can be done. */
@@ -104,6 +104,7 @@ export function usePages(filters) {
   };
 }
 
+/** `what` one row is. */
 export function Pager({ pages, rows, size, after, what }) {
   const from = (pages.number - 1) * size;
   const isLast = rows.length < size;
@@ -111,14 +112,14 @@ export function Pager({ pages, rows, size, after, what }) {
     return null;
   }
   if (pages.number === 1 && isLast) {
-    return <p class="muted">{`${count(rows.length)} ${what}`}</p>;
+    return <p class="muted">{counted(rows.length, what)}</p>;
   }
   return (
-    <nav class="pager" aria-label={`Pages of ${what}`}>
+    <nav class="pager" aria-label={`Pages of ${what}s`}>
       <button onClick={pages.first} disabled={pages.number === 1}>First</button>
       <button onClick={pages.back} disabled={pages.number === 1}>Previous</button>
       <button onClick={() => pages.next(after(rows.at(-1)))} disabled={isLast}>Next</button>
-      <span class="muted">{rows.length ? `${what} ${count(from + 1)} to ${count(from + rows.length)}` : `no more ${what}`}</span>
+      <span class="muted">{rows.length ? `${what}s ${count(from + 1)} to ${count(from + rows.length)}` : `no more ${what}s`}</span>
     </nav>
   );
 }

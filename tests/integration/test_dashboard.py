@@ -331,7 +331,7 @@ def test_a_queue_with_its_dead_letters_is_looked_through_and_emptied(
     assert "2 are back in their queues." in confirm(page, "Redrive all")
     assert broker.told("GET", f"{at}/stats")["messages"] == 3
     page.run("await page.waitForSelector('dd:text-is(\"3 messages\")')")
-    assert "3 messages were deleted." in confirm(page, "Purge")
+    assert "Deleted: 3 messages." in confirm(page, "Purge")
     assert broker.told("GET", f"{at}/stats")["messages"] == 0
 
 
@@ -374,7 +374,7 @@ def test_a_message_is_published_retained_and_deleted(page: Browser, broker: Admi
 
 def test_the_pipeline_is_shown(page: Browser) -> None:
     open_page(page, "pipeline")
-    page.run("await page.waitForSelector('.state.bad:text-is(\"down\")')")
+    page.run("await page.waitForSelector('.state:not(.bad):text-is(\"off\")')")
     assert accessible(page) == []
 
 
@@ -503,7 +503,7 @@ def test_parked_messages_are_looked_through_sent_again_and_deleted(
         ),
     )
     assert accessible(page) == []
-    assert "0 are sent again" in confirm(page, "Redrive all")
+    assert "Sent again when the client is there: 0 messages." in confirm(page, "Redrive all")
     page.run(
         """
         await page.click(`tbody a:text-is("${given.topic}")`);

@@ -83,7 +83,7 @@ def test_messages_are_shown_and_pruned_where_they_are(
     assert {one["topic"] for one in shown} == {"t"} and shown[0]["payload"] == "10"
 
     prune = ("messages", "prune", "--older-than-hours", "0", "--data-dir", directory)
-    assert "1,500 messages are older" in typed(*prune, "--dry-run", url=sql_url)
+    assert ": 1,500 messages; nothing was deleted" in typed(*prune, "--dry-run", url=sql_url)
     assert json.loads(typed(*prune, "--json", url=sql_url)) == {"older": 1_500, "deleted": 1_500}
     none = typed("messages", "show", "--topic", "t", "--data-dir", directory, url=sql_url)
     assert none.startswith("the archive has no message of topic t;")

@@ -160,7 +160,7 @@ def test_an_mqtt_3_client_is_sent_it_again_and_then_it_is_parked(either: BrokerP
         await publish(either, "three", b"new")
         await wait_for(lambda: again.messages)
         assert payloads(again) == [b"new"], "what is parked does not come by itself"
-        assert await parked(either, "redrive", "app-3", "--all") == "redriven 1 messages\n"
+        assert await parked(either, "redrive", "app-3", "--all") == "redriven 1 message\n"
         await wait_for(lambda: len(again.messages) == 2)
         assert [(one.payload, one.packet_id, one.dup) for one in again.messages[1:]] == [
             (b"\xff\0", held, True)
@@ -186,7 +186,7 @@ def test_an_mqtt_5_client_is_sent_away_for_it(either: BrokerProcess) -> None:
         await wait_for(lambda: metric(either, "application_parked") == before + 1)
         assert [message.dup for message in again.messages] == [True]
         assert again.is_open, "nobody has to go for what is parked"
-        assert await parked(either, "redrive", "app-5", "--all") == "redriven 1 messages\n"
+        assert await parked(either, "redrive", "app-5", "--all") == "redriven 1 message\n"
         await wait_for(again.ended.done)
         last = await enters(either, "app-5", "five", version=V5)
         await wait_for(lambda: last.messages)
@@ -206,7 +206,7 @@ def test_deleted_is_gone_and_a_restart_keeps_the_rest(patient: BrokerProcess) ->
         await wait_for(lambda: metric(patient, "application_parked") == before + 2)
         assert "app-d " in await parked(patient, "list")
         assert "0xff00" in await parked(patient, "show", "app-d", "2")
-        assert await parked(patient, "delete", "app-d", "1", "--yes") == "deleted 1 messages\n"
+        assert await parked(patient, "delete", "app-d", "1", "--yes") == "deleted 1 message\n"
         assert "no parked message 1" in await parked(patient, "show", "app-d", "1", fails=True)
         assert "no session" in await parked(patient, "list", "nobody", fails=True)
         assert "numbers of messages" in await parked(patient, "redrive", "app-d", fails=True)

@@ -29,7 +29,7 @@ NEXT_S = 5.0
 """So long at most until the next one: what was killed before may be back by then, or on its way."""
 KAFKA_AWAY_S = 3.0
 SEEN_S = 60.0
-WAITING = re.compile(r"the pipeline is down: application logs wait for \d+ records")
+WAITING = re.compile(r"the pipeline is down: application logs wait for [\d,]+ records?")
 SPARK_S = 240.0
 """From nothing to the last message; a busy machine takes ten times the usual twenty seconds."""
 

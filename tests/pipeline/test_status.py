@@ -100,7 +100,7 @@ def test_a_supervisor_that_gave_up_is_a_state_of_its_own(log: LogWriter, places:
     write_report(places.supervisor, SupervisorReport(state="failed", restarts=5, last_error="no Java"))
     found = read_status(places.data_dir)
     assert (found.state, found.driver_restarts, found.last_error) == ("failed", 5, "no Java")
-    assert found.warnings == ("the pipeline is failed: application logs wait for 1 records",)
+    assert found.warnings == ("the pipeline is failed: application logs wait for 1 record",)
 
 
 @pytest.mark.promise("pipeline-13")
@@ -143,8 +143,8 @@ def test_rejected_and_missing_records_are_warned_of(places: Places) -> None:
         sink.file.count(rejected=2, missing=3)
     warnings = read_status(places.data_dir).warnings
     assert warnings == (
-        "dispatch: 3 records were removed from the log before they were read",
-        "dispatch: 2 records could not be understood",
+        "dispatch: 3 records gone from the log unread",
+        "dispatch: 2 records not understood",
     )
 
 

@@ -355,12 +355,12 @@ def test_dead_letters_are_listed_and_go_back_alone_all_by_filter_and_at_a_rate(b
         await client.consumes("$queue/op/retry")
         await other.consumes("$queue/op/retry")
         one = embermq(broker, "queues", "dlq", "retry", "op/retry", letters[2]["id"])
-        assert one == "put back 1 messages\n"
+        assert one == "put back 1 message\n"
         back = await client.next()
         assert back.id == letters[2]["message_id"] and back.count == 1
         await client.acks(back)
         gone = embermq(broker, "queues", "dlq", "retry", "op/retry", letters[2]["id"], "1-1", code=1)
-        assert gone.endswith("; 0 messages were put back before it\n")
+        assert gone.endswith("; put back before it: 0 messages\n")
         none = embermq(broker, "queues", "dlq", "retry", "op/retry", "--all", "--reason", "timeout")
         assert none == "put back 0 messages\n"
         two = api(broker, "POST", "/queues/op$retry/dlq/retry", params={"error": "no*", "limit": 2})

@@ -40,7 +40,7 @@ export function Accounts() {
               { name: "Actions", cell: (row) => <Actions of={row} again={asked.again} onMade={setMade} /> },
             ]}
           />
-          <Pager pages={pages} rows={rows} size={SIZE} after={(row) => ({ after: row.name })} what="accounts" />
+          <Pager pages={pages} rows={rows} size={SIZE} after={(row) => ({ after: row.name })} what="account" />
         </>
       )}
       <Add again={asked.again} onMade={setMade} />

@@ -33,7 +33,7 @@ export function Audit() {
               { name: "Object", isLong: true, cell: (row) => told(row.object) },
             ]}
           />
-          <Pager pages={pages} rows={rows} size={SIZE} after={(row) => ({ after: row.id })} what="changes" />
+          <Pager pages={pages} rows={rows} size={SIZE} after={(row) => ({ after: row.id })} what="change" />
         </>
       )}
     </>

@@ -42,7 +42,7 @@ export function Bans() {
               },
             ]}
           />
-          <Pager pages={pages} rows={rows} size={SIZE} after={(row) => ({ after_kind: row.kind, after: row.value })} what="bans" />
+          <Pager pages={pages} rows={rows} size={SIZE} after={(row) => ({ after_kind: row.kind, after: row.value })} what="ban" />
         </>
       )}
       <Add again={asked.again} />

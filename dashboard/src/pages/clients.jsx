@@ -1,6 +1,6 @@
 import { useState } from "preact/hooks";
 import { API, part, query, useAsked, useClientEvents } from "../api.js";
-import { bytes, clock, count, duration } from "../format.js";
+import { bytes, clock, count, counted, duration } from "../format.js";
 import { Act, Facts, Field, Head, Pager, Search, State, Table, Time, Waiting, usePages, wildcards } from "../parts.jsx";
 
 const SIZE = 100;
@@ -61,7 +61,7 @@ function List() {
               { name: "Session since", cell: (row) => <Time of={row.created} /> },
             ]}
           />
-          <Pager pages={pages} rows={rows} size={SIZE} after={(row) => ({ after: row.client_id })} what="clients" />
+          <Pager pages={pages} rows={rows} size={SIZE} after={(row) => ({ after: row.client_id })} what="client" />
         </>
       )}
     </>
@@ -92,7 +92,7 @@ function Client({ id }) {
             isDanger
             method="DELETE"
             path={`${API}/clients/${part(id)}`}
-            question={`End the session of ${id} and its connection? Its ${count(found.session.subscriptions)} subscriptions and its stored messages go.`}
+            question={`End the session of ${id} and its connection? Its ${counted(found.session.subscriptions, "subscription")} and its stored messages go.`}
             done={() => `The session of ${id} is gone.`}
             after={leave}
           />
@@ -141,10 +141,10 @@ function Found({ client: { session, connection, subscriptions, queues, unacknowl
           ["Since", <Time of={session.created} />],
           ["Kept", session.kept ? `for ${session.expiry_interval_s >= 4_294_967_295 ? "ever" : duration(session.expiry_interval_s)} after the connection` : "no"],
           session.expires && ["Expires", <Time of={session.expires} />],
-          ["Stored", `${count(session.behind ?? session.queued)} messages`],
-          ["Waiting in memory", `${count(session.waiting)} messages`],
-          ["In flight", `${count(session.in_flight)} messages`],
-          ["Its own, QoS 2 not released", `${count(session.receiving)} messages`],
+          ["Stored", counted(session.behind ?? session.queued, "message")],
+          ["Waiting in memory", counted(session.waiting, "message")],
+          ["In flight", counted(session.in_flight, "message")],
+          ["Its own, QoS 2 not released", counted(session.receiving, "message")],
         ]}
       />
       <h2>Connection</h2>
@@ -158,9 +158,9 @@ function Found({ client: { session, connection, subscriptions, queues, unacknowl
             ["Since", <Time of={connection.connected} />],
             ["Last heard", `${duration(connection.silent_s)} ago`],
             ["Keep-alive", connection.keep_alive_s ? duration(connection.keep_alive_s) : "none"],
-            ["Receive maximum", `${count(connection.window_max)} messages`],
+            ["Receive maximum", counted(connection.window_max, "message")],
             ["Packets at most", bytes(connection.packet_bytes_max)],
-            ["Its own without an answer", `${count(connection.unanswered)} messages`],
+            ["Its own without an answer", counted(connection.unanswered, "message")],
             ["Not taken by its socket", bytes(connection.unsent_bytes)],
           ]}
         />

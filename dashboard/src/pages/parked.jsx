@@ -1,13 +1,13 @@
 // Messages that applications did not acknowledge, however often they were sent.
 import { API, query, useAsked } from "../api.js";
-import { bytes, count } from "../format.js";
+import { bytes, count, counted } from "../format.js";
 import { Act, Facts, Head, Pager, State, Table, Time, Waiting, usePages } from "../parts.jsx";
 import { Body } from "./payload.jsx";
 
 const SIZE = 100;
 const at = (what, given) => `${API}/parked${what}${query(given)}`;
 const place = (...names) => `#/${["parked", ...names.map(encodeURIComponent)].join("/")}`;
-const back = ({ messages }) => `${count(messages)} are sent again, when their client is there.`;
+const back = ({ messages }) => `Sent again when the client is there: ${counted(messages, "message")}.`;
 
 export function Parked({ rest: [client_id, number] }) {
   if (!client_id) {
@@ -64,7 +64,7 @@ function Messages({ client_id }) {
               method="DELETE"
               path={at("", { client_id })}
               question={`Delete all parked messages of ${client_id} for good?`}
-              done={({ messages }) => `${count(messages)} were deleted.`}
+              done={({ messages }) => `Deleted: ${counted(messages, "message")}.`}
               after={asked.again}
             />
           </>
@@ -94,7 +94,7 @@ function Messages({ client_id }) {
               },
             ]}
           />
-          <Pager pages={pages} rows={rows} size={SIZE} after={(row) => ({ after: row.number })} what="messages" />
+          <Pager pages={pages} rows={rows} size={SIZE} after={(row) => ({ after: row.number })} what="message" />
         </>
       )}
     </>

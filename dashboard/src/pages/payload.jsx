@@ -1,5 +1,5 @@
 // A payload as text, as JSON that can be read, or as bytes in hexadecimal.
-import { bytes, count } from "../format.js";
+import { bytes, counted } from "../format.js";
 
 const HEX_MAX = 1024;
 
@@ -32,5 +32,5 @@ function readable(text) {
 function hex(base64) {
   const all = Uint8Array.from(atob(base64), (each) => each.charCodeAt(0));
   const shown = [...all.subarray(0, HEX_MAX)].map((each) => each.toString(16).padStart(2, "0")).join(" ");
-  return all.length > HEX_MAX ? `${shown} … of ${count(all.length)} bytes` : shown;
+  return all.length > HEX_MAX ? `${shown} … of ${counted(all.length, "byte")}` : shown;
 }

@@ -1,5 +1,5 @@
 import { API, useAsked } from "../api.js";
-import { bytes, count, duration } from "../format.js";
+import { bytes, count, counted, duration } from "../format.js";
 import { Facts, Head, State, Table, Time, Waiting } from "../parts.jsx";
 
 const words = (totals) => Object.entries(totals).map(([name, value]) => `${name} ${name === "bytes" ? bytes(value) : count(value)}`).join(", ");
@@ -23,7 +23,7 @@ export function Pipeline() {
               ["Started", <Time of={found.started_ms} />],
               ["Last report", <Time of={found.updated_ms} />],
               ["Log's end", `offset ${count(found.log_end)}`],
-              ["Application logs wait for", `${count(found.waiting)} records`],
+              ["Application logs wait for", counted(found.waiting, "record")],
               ["Restarts of the driver", count(found.driver_restarts)],
               found.spark && ["Spark", found.spark],
               found.java && ["Java", found.java],

@@ -1,6 +1,6 @@
 import { useState } from "preact/hooks";
 import { API, part, query, useAsked } from "../api.js";
-import { bytes, count, duration } from "../format.js";
+import { bytes, count, counted, duration } from "../format.js";
 import { Act, Facts, Field, Head, Pager, Search, State, Table, Time, Waiting, age, usePages, wildcards } from "../parts.jsx";
 import { Body } from "./payload.jsx";
 
@@ -45,7 +45,7 @@ function List() {
               { name: "Oldest, since", isNumber: true, cell: (row) => age(row.oldest_age_s) },
             ]}
           />
-          <Pager pages={pages} rows={rows} size={SIZE} after={(row) => ({ after: row.name })} what="queues" />
+          <Pager pages={pages} rows={rows} size={SIZE} after={(row) => ({ after: row.name })} what="queue" />
         </>
       )}
     </>
@@ -74,8 +74,8 @@ function Queue({ name }) {
               isDanger
               method="POST"
               path={at(name, "/purge")}
-              question={`Delete all ${count(found.stats.messages)} messages of ${name}, those that consumers hold too? They cannot be brought back.`}
-              done={({ messages }) => `${count(messages)} messages were deleted.`}
+              question={`Delete all ${counted(found.stats.messages, "message")} of ${name}, those that consumers hold too? They cannot be brought back.`}
+              done={({ messages }) => `Deleted: ${counted(messages, "message")}.`}
               after={asked.again}
             />
             <Act
@@ -83,8 +83,8 @@ function Queue({ name }) {
               isDanger
               method="DELETE"
               path={at(name)}
-              question={`Delete the queue ${name} with its ${count(found.stats.messages)} messages, groups and settings?`}
-              done={({ messages }) => `The queue ${name} is gone, with ${count(messages)} messages.`}
+              question={`Delete the queue ${name} with its ${counted(found.stats.messages, "message")}, groups and settings?`}
+              done={({ messages }) => `The queue ${name} is gone, with ${counted(messages, "message")}.`}
               after={leave}
             />
           </>
@@ -116,10 +116,10 @@ function Figures({ stats }) {
   return (
     <Facts
       of={[
-        ["Depth", `${count(stats.depth)} messages`],
-        ["In flight", `${count(stats.in_flight)} messages`],
-        ["Waiting for a retry", `${count(stats.in_backoff)} messages`],
-        ["Delayed", `${count(stats.delayed)} messages`],
+        ["Depth", counted(stats.depth, "message")],
+        ["In flight", counted(stats.in_flight, "message")],
+        ["Waiting for a retry", counted(stats.in_backoff, "message")],
+        ["Delayed", counted(stats.delayed, "message")],
         ["Oldest", stats.oldest ? <><Time of={stats.oldest} /> ({age(stats.oldest_age_s)} ago)</> : null],
         ["Delivery, last minute", latency || null],
         ["Enqueued", `${count(stats.enqueued)} since the start`],
@@ -127,7 +127,7 @@ function Figures({ stats }) {
         ["Failed", `${count(stats.nacked)} by nack, ${count(stats.rejected)} by reject, since the start`],
         ["Dead-lettered", `${count(total(stats.dead_lettered))} since the start`],
         ["Dropped", `${count(total(stats.dropped))} since the start`],
-        ["Order", `${stats.ordering}, ${count(stats.partitions)} partitions`],
+        ["Order", `${stats.ordering}, ${counted(stats.partitions, "partition")}`],
       ]}
     />
   );
@@ -186,7 +186,7 @@ function Groups({ name, groups, total: all, again }) {
                     isDanger
                     method="DELETE"
                     path={at(name, `/groups/${part(row.name)}`)}
-                    question={`Remove the group ${row.name}? What only it has not settled, ${count(row.lag)} messages at most, is not kept for it any more.`}
+                    question={`Remove the group ${row.name}? What only it has not settled, ${counted(row.lag, "message")} at most, is not kept for it any more.`}
                     done={() => `The group ${row.name} is gone.`}
                     after={again}
                   />
@@ -225,7 +225,7 @@ function Consumers({ name }) {
             ]}
           />
           {(rows.length >= SIZE || pages.number > 1) && (
-            <Pager pages={pages} rows={rows} size={SIZE} after={(row) => ({ after_group: row.group, after: row.client_id })} what="consumers" />
+            <Pager pages={pages} rows={rows} size={SIZE} after={(row) => ({ after_group: row.group, after: row.client_id })} what="consumer" />
           )}
         </>
       )}
@@ -300,7 +300,7 @@ function Letters({ name, queue }) {
               },
             ]}
           />
-          <Pager pages={pages} rows={rows} size={LETTERS} after={(row) => ({ after: row.id })} what="dead letters" />
+          <Pager pages={pages} rows={rows} size={LETTERS} after={(row) => ({ after: row.id })} what="dead letter" />
         </>
       )}
     </section>
@@ -345,7 +345,7 @@ function Messages({ name }) {
               />
             </article>
           ))}
-          <Pager pages={pages} rows={rows} size={PEEKED} after={(row) => ({ after: row.about.sequence })} what="messages" />
+          <Pager pages={pages} rows={rows} size={PEEKED} after={(row) => ({ after: row.about.sequence })} what="message" />
         </>
       )}
     </section>

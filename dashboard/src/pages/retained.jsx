@@ -1,6 +1,6 @@
 import { useState } from "preact/hooks";
 import { API, part, query, useAsked } from "../api.js";
-import { bytes, count } from "../format.js";
+import { bytes, counted } from "../format.js";
 import { Act, Facts, Head, Pager, Search, Table, Time, Waiting, usePages } from "../parts.jsx";
 import { Body } from "./payload.jsx";
 
@@ -26,7 +26,7 @@ function List() {
       {asked.data && (
         <>
           <Tree rows={rows} />
-          <Pager pages={pages} rows={rows} size={SIZE} after={(row) => ({ after: row.topic })} what="retained messages" />
+          <Pager pages={pages} rows={rows} size={SIZE} after={(row) => ({ after: row.topic })} what="retained message" />
         </>
       )}
     </>
@@ -74,7 +74,7 @@ function Branch({ level, node, isOpen }) {
     <li>
       {row && <div>{label}</div>}
       <details open={isOpen}>
-        <summary>{row ? <span class="mono">{`${name}/…`}</span> : label} <span class="muted">{`${count(messages)} messages`}</span></summary>
+        <summary>{row ? <span class="mono">{`${name}/…`}</span> : label} <span class="muted">{counted(messages, "message")}</span></summary>
         <ul>{[...below].map(([each, child]) => <Branch key={each} level={each} node={child} isOpen={isOpen} />)}</ul>
       </details>
     </li>

@@ -9,7 +9,7 @@ export function Rules() {
   const found = asked.data;
   return (
     <>
-      <Head title="Rules" asked={asked} />
+      <Head title="Access rules" asked={asked} />
       <Waiting asked={asked} name="The rules" />
       <Tester />
       {found && (

@@ -3,6 +3,7 @@
 import logging
 from typing import TYPE_CHECKING
 
+from embermq.model.amounts import counted
 from embermq.pipeline.status import PipelineStatus
 
 if TYPE_CHECKING:
@@ -26,7 +27,10 @@ class PipelineNews:
         before, self._waiting = self._waiting, waiting > 0
         if self._waiting and not before:
             return [
-                (logging.WARNING, f"the pipeline is not running: application logs wait for {waiting} records")
+                (
+                    logging.WARNING,
+                    f"the pipeline is not running: application logs wait for {counted(waiting, 'record')}",
+                )
             ]
         return []
 
@@ -65,7 +69,7 @@ def waiting_text(found: PipelineStatus) -> str:
     if not found.waiting:
         return "ok"
     age = f", the oldest for {dispatch.lag_s:.1f} s" if dispatch is not None else ""
-    return f"{found.waiting} records are to come{age}"
+    return f"{counted(found.waiting, 'record')} to come{age}"
 
 
 def _state(supervisor: "SupervisorStatistics", found: PipelineStatus) -> str:

@@ -11,6 +11,7 @@ import typer
 from embermq.app.config import Settings
 from embermq.cli.options import AsJson, End, Into, Start, Tasks, with_settings
 from embermq.cli.terminal import print_report, shown, table
+from embermq.model.amounts import counted
 from embermq.tools.report_folder import PastOrder
 
 if TYPE_CHECKING:
@@ -74,15 +75,17 @@ def _lines(done: AuditDone) -> list[str]:
     report = done.report
     lines = [
         f"range        0:{report.start} up to 0:{report.end}",
-        f"accepted     {report.records:,} messages of {report.payload_bytes:,} bytes",
-        f"deliveries   {sum(report.deliveries.values()):,} to {len(report.applications):,} applications",
+        f"accepted     {counted(report.records, 'message')} of {counted(report.payload_bytes, 'byte')}",
+        f"deliveries   {sum(report.deliveries.values()):,} to {counted(len(report.applications), 'application')}",
         *(f"  {count:>12,} {name}" for name, count in sorted(report.deliveries.items())),
         f"settled by   0:{report.dispatcher_floor} for all other sessions",
         f"differences  {report.differences_count:,}",
     ]
     unchecked = sum(not one.is_checked for one in report.applications)
     if unchecked:
-        lines.append(f"not counted  {unchecked:,} applications: the range does not have their whole life")
+        lines.append(
+            f"not counted  {counted(unchecked, 'application')}: the range does not have their whole life"
+        )
     if report.differences:
         rows = [
             (one.kind, shown(one.who), _position(one.offset), f"{one.messages:,}", shown(one.note))

@@ -11,6 +11,7 @@ from embermq.app.config import Settings
 from embermq.app.errors import UserError
 from embermq.cli.options import AsJson, Tasks, with_settings
 from embermq.cli.terminal import print_report
+from embermq.model.amounts import counted
 
 if TYPE_CHECKING:
     from embermq.pipeline.jobs.compact import CompactionReport
@@ -43,12 +44,12 @@ def lines_of(report: CompactionReport) -> list[str]:
     """What a person reads at the end."""
     if report.dry_run:
         return [
-            f"files    {report.files_before:,} of {report.bytes_before:,} bytes in all",
+            f"files    {report.files_before:,} of {counted(report.bytes_before, 'byte')} in all",
             f"deleted  {report.deleted:,} records would be, which are older than the lake keeps",
         ]
     return [
-        f"deleted  {report.deleted:,} records, older than the lake keeps",
-        f"merged   {report.files_merged:,} files into {report.files_made:,}",
+        f"deleted  {counted(report.deleted, 'record')}, older than the lake keeps",
+        f"merged   {counted(report.files_merged, 'file')} into {report.files_made:,}",
         f"files    {report.files_before:,} became {report.files_after:,}",
         f"bytes    {report.bytes_before:,} became {report.bytes_after:,}",
         f"took     {report.seconds:.1f} s",

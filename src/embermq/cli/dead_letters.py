@@ -14,6 +14,7 @@ from embermq.app.errors import OptionError, UserError
 from embermq.cli.control import broker_command
 from embermq.cli.options import finite
 from embermq.cli.terminal import Told, group, shown, table
+from embermq.model.amounts import counted
 
 PAGE = 1_000
 RETRIED_AT_ONCE = 100_000
@@ -94,10 +95,10 @@ def retry(
     if rate is not None:
         done = broker.ask(ops.RETRY_DEAD_LETTERS, name=name, rate=rate, **filters)
         count = done["matched"] - done["orphaned"] - done["crowded"]
-        print(f"putting back {count:,} messages, {rate:g} a second")
+        print(f"putting back {counted(count, 'message')}, {rate:g} a second")
     else:
         done = _put_all_back(broker, name, filters)
-        print(f"put back {done['messages']:,} messages")
+        print(f"put back {counted(done['messages'], 'message')}")
     if done["held"]:
         print(f"{done['held']:,} stay: consumers of the dead letters have them", file=sys.stderr)
     if done["orphaned"]:
@@ -114,7 +115,7 @@ def _put_back(broker: ControlClient, name: str, letters: Sequence[str]) -> int:
         try:
             count += broker.ask(ops.RETRY_DEAD_LETTER, name=name, id=letter)["messages"]
         except UserError as refusal:
-            raise type(refusal)(f"{refusal}; {count:,} messages were put back before it") from None
+            raise type(refusal)(f"{refusal}; put back before it: {counted(count, 'message')}") from None
     return count
 
 

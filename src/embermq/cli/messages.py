@@ -16,6 +16,7 @@ from embermq.app.config import Settings
 from embermq.app.errors import OptionError
 from embermq.cli.options import AsJson, finite, with_settings
 from embermq.cli.terminal import group, shown
+from embermq.model.amounts import counted
 from embermq.model.moments import iso_ms
 
 if TYPE_CHECKING:
@@ -115,9 +116,9 @@ def prune(
     if as_json:
         print(msgspec.json.encode({"older": found, "deleted": deleted}).decode())
     elif dry_run:
-        print(f"{found:,} messages are older than {iso_ms(before_ms)}; nothing was deleted")
+        print(f"older than {iso_ms(before_ms)}: {counted(found, 'message')}; nothing was deleted")
     else:
-        print(f"deleted {deleted:,} messages that were older than {iso_ms(before_ms)}")
+        print(f"deleted {counted(deleted, 'message')} older than {iso_ms(before_ms)}")
 
 
 def _store(settings: Settings, slot: int | None) -> AbstractContextManager[MessageStore]:

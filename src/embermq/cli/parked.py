@@ -15,6 +15,7 @@ from embermq.app.errors import OptionError
 from embermq.cli.control import broker_command
 from embermq.cli.options import Yes
 from embermq.cli.terminal import Told, confirm, group, shown, table
+from embermq.model.amounts import counted
 
 app = group("Parked messages of applications: list, show, redrive, delete.")
 
@@ -101,7 +102,7 @@ def _chosen(numbers: list[int] | None, everything: bool) -> list[int]:
 def _counted(done: str, count: int, chosen: list[int]) -> list[str]:
     if len(chosen) > count:
         print(f"{len(chosen) - count:,} are not parked, or are being sent again", file=sys.stderr)
-    return [f"{done} {count:,} messages"]
+    return [f"{done} {counted(count, 'message')}"]
 
 
 def _cells(message: dict[str, Any]) -> tuple[str, ...]:

@@ -23,6 +23,7 @@ from embermq.cli.replay import command as replay
 from embermq.cli.report import command as report
 from embermq.cli.submit import command as submit
 from embermq.cli.terminal import Told, group, table
+from embermq.model.amounts import counted
 
 if TYPE_CHECKING:
     from embermq.pipeline.status import PipelineStatus, QueryStatus
@@ -113,7 +114,9 @@ def _summary(found: PipelineStatus) -> list[tuple[str, str]]:
         lines.append(("restarts", f"{found.driver_restarts}, the last one because {found.last_error}"))
     elif found.last_error:
         lines.append(("error", found.last_error))
-    lines.append(("log end", f"{found.log_end:,} (application logs wait for {found.waiting:,} records)"))
+    lines.append(
+        ("log end", f"{found.log_end:,} (application logs wait for {counted(found.waiting, 'record')})")
+    )
     return lines
 
 

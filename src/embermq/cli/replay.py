@@ -9,6 +9,7 @@ import typer
 from embermq.app.config import Settings
 from embermq.cli.options import AsJson, End, Rate, Start, Tasks, ToQueue, ToTopic, with_settings
 from embermq.cli.terminal import print_report, shown, table
+from embermq.model.amounts import counted
 from embermq.tools.log_place import told_position
 
 if TYPE_CHECKING:
@@ -62,8 +63,8 @@ def lines_of(report: ReplayReport) -> list[str]:
     """What a person reads at the end."""
     lake = f", {report.from_lake:,} of them from the lake" if report.from_lake else ""
     lines = [
-        f"range       {report.records:,} records, the log ended at {told_position(report.log_end)}",
-        f"chosen      {report.chosen:,} messages of {report.payload_bytes:,} bytes{lake}",
+        f"range       {counted(report.records, 'record')}, the log ended at {told_position(report.log_end)}",
+        f"chosen      {counted(report.chosen, 'message')} of {counted(report.payload_bytes, 'byte')}{lake}",
     ]
     if report.oldest:
         lines.append(f"accepted    {report.oldest} to {report.newest}")
@@ -74,7 +75,7 @@ def lines_of(report: ReplayReport) -> list[str]:
             f"missing     {report.missing:,} offsets of the range are in neither the log nor the lake"
         )
     if report.unreadable:
-        lines.append(f"unreadable  {report.unreadable:,} records are damaged; embermq pipeline rejected list")
+        lines.append(f"unreadable  {counted(report.unreadable, 'record')}; embermq pipeline rejected list")
     if report.dry_run:
         return [*lines, "nothing was changed"]
     lines.append(f"replayed    {report.replayed:,}")

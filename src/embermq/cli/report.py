@@ -9,6 +9,7 @@ import typer
 from embermq.app.config import Settings
 from embermq.cli.options import AsJson, End, Into, Start, Tasks, with_settings
 from embermq.cli.terminal import print_report, shown, table
+from embermq.model.amounts import counted
 from embermq.tools.report_folder import PastOrder
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def _lines(done: ReportDone) -> list[str]:
     report = done.report
     lines = [
         *(f"range        {one}" for one in report.ranges),
-        f"accepted     {report.messages:,} messages of {report.payload_bytes:,} bytes",
+        f"accepted     {counted(report.messages, 'message')} of {counted(report.payload_bytes, 'byte')}",
         f"publishers   {report.publishers_count:,}",
         f"dead letters {sum(one.letters for one in report.dead_letters):,}",
     ]

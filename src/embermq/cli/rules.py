@@ -10,6 +10,7 @@ import typer
 from embermq.app.config import Settings
 from embermq.cli.options import Tasks, with_settings
 from embermq.cli.terminal import Told, group, shown, table
+from embermq.model.amounts import counted
 
 if TYPE_CHECKING:
     from embermq.pipeline.rules.values import CheckedRule
@@ -104,7 +105,7 @@ def try_it(
 
     found = run_trial(RuleTrial(name=name, start=start, end=end, shown=limit, tasks=tasks), settings)
     lines = [
-        f"seen       {found.records:,} messages",
+        f"seen       {counted(found.records, 'message')}",
         f"published  {found.messages:,} would have been",
     ]
     if found.shown:

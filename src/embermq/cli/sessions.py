@@ -24,6 +24,7 @@ from embermq.cli import parked
 from embermq.cli.control import broker_command
 from embermq.cli.options import Yes
 from embermq.cli.terminal import Told, confirm, group, shown, table
+from embermq.model.amounts import counted
 
 HEADINGS = ("client id", "type", "state", "subscribed", "queued", "in flight", "behind")
 NAMES = 3
@@ -114,7 +115,10 @@ def delete(broker: ControlClient, client_id: ClientId, *, yes: Yes = False) -> l
     if not yes and sys.stdin.isatty():
         session = broker.ask(ops.GET_CLIENT, client_id=client_id)["session"]
         stored, filters = session["queued"], session["subscriptions"]
-        confirm(f"{shown(client_id)}: {stored} stored messages and {filters} subscriptions go", yes=False)
+        confirm(
+            f"{shown(client_id)}: {counted(stored, 'stored message')} and {counted(filters, 'subscription')} go",
+            yes=False,
+        )
     broker.ask(ops.DELETE_SESSION, client_id=client_id)
     return [f"deleted {shown(client_id)}"]
 
@@ -150,7 +154,7 @@ def _clean(broker: ControlClient, unread: list[ApplicationLogView], *, yes: bool
                 f"{len(unread)} logs that nobody reads would be deleted: say --yes, or --dry-run to see them"
             )
         records = sum(log.records or 0 for log in unread)
-        confirm(f"{len(unread)} logs that nobody reads go, with {records:,} records", yes=False)
+        confirm(f"{len(unread)} logs that nobody reads go, with {counted(records, 'record')}", yes=False)
     gone: set[str] = set()
     for batch in _batched(log.name for log in unread):
         gone.update(broker.ask(ops.CLEAN_APPLICATION_LOGS, name=batch))

@@ -9,6 +9,7 @@ import typer
 from embermq.app.config import Settings
 from embermq.cli.options import with_settings
 from embermq.cli.terminal import Told, shown, table
+from embermq.model.amounts import counted
 from embermq.model.moments import iso_ms
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def _lines(found: TracedMessage) -> list[str]:
         f"position     {found.position}",
         f"topic        {shown(found.topic)}",
         f"published    by {shown(found.publisher) or 'the broker'}, QoS {found.qos}{retain}",
-        f"payload      {found.payload_bytes:,} bytes",
+        f"payload      {counted(found.payload_bytes, 'byte')}",
         f"accepted     {iso_ms(found.accepted_ms)}",
     ]
     if found.expires_ms:
@@ -72,7 +73,7 @@ def _lines(found: TracedMessage) -> list[str]:
             lines += ["", *table([(heading, "by", "outcome"), *rows], names=3)]
     more = found.sessions_count - len(found.sessions)
     if more:
-        lines.append(f"and {more:,} sessions more")
+        lines.append(f"and {counted(more, 'session')} more")
     if not (found.applications or found.sessions or found.queues):
         lines += ["", "no application was to get it, and no session that is there now"]
     return lines

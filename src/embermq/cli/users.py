@@ -18,6 +18,7 @@ from embermq.app.settings import SQLITE
 from embermq.app.settings import check_settings as check_stores
 from embermq.cli.options import with_settings
 from embermq.cli.terminal import Told, group, say_made, shown, table
+from embermq.model.amounts import counted
 from embermq.model.client_type import ClientType
 from embermq.model.moments import iso_s
 from embermq.ports.store_url import without_password
@@ -207,7 +208,7 @@ def import_file(
         )
     would = "would be " if dry_run else ""
     told = f"{would}added {done.added}, replaced {done.replaced}, kept {done.kept}"
-    return Told({**asdict(done), "dry_run": dry_run}, [f"{done.users} users in {file}: {told}"])
+    return Told({**asdict(done), "dry_run": dry_run}, [f"{counted(done.users, 'user')} in {file}: {told}"])
 
 
 @app.command("copy")
@@ -241,7 +242,7 @@ def copy(
     about = {"from": without_password(source), "replace": replace}
     with _recorded(settings, "CopyAccounts", about), accounts_of(settings, create=True) as accounts:
         done = accounts.import_users(users, replace_existing=replace)
-    told = f"{done.users} users: added {done.added}, replaced {done.replaced}, kept {done.kept}"
+    told = f"{counted(done.users, 'user')}: added {done.added}, replaced {done.replaced}, kept {done.kept}"
     return Told(asdict(done), [told])
 
 

@@ -10,6 +10,7 @@ from typing import Literal, TypeVar, get_args
 import msgspec
 from msgspec import Struct
 
+from embermq.model.amounts import counted
 from embermq.pipeline.log_look import LogLook
 from embermq.pipeline.paused import TOO_FAR, pause_reason, paused_queries
 from embermq.pipeline.places import Places
@@ -389,16 +390,16 @@ def _warnings(
     """`paused`: why each is."""
     found: list[str] = []
     if state in ("down", "failed") and waiting:
-        found.append(f"the pipeline is {state}: application logs wait for {waiting} records")
+        found.append(f"the pipeline is {state}: application logs wait for {counted(waiting, 'record')}")
     if stalled:
         found.append(stalled)
     for query in queries:
         missing = query.totals.get("missing", 0)
         if missing:
-            found.append(f"{query.name}: {missing} records were removed from the log before they were read")
+            found.append(f"{query.name}: {counted(missing, 'record')} gone from the log unread")
         rejected = query.totals.get("rejected", 0)
         if rejected:
-            found.append(f"{query.name}: {rejected} records could not be understood")
+            found.append(f"{query.name}: {counted(rejected, 'record')} not understood")
         if query.state == "paused":
             found.append(
                 f"{query.name} is paused because {paused.get(query.name, TOO_FAR)}: "
@@ -407,7 +408,7 @@ def _warnings(
         failed = query.totals.get("failed", 0) + query.totals.get("refused", 0)
         if failed and query.name.startswith(QUERY):
             name = query.name.removeprefix(QUERY)
-            found.append(f"{query.name}: {failed} messages were set aside: embermq rules errors {name}")
+            found.append(f"{query.name}: {counted(failed, 'message')} set aside: embermq rules errors {name}")
         if query.state == "backoff" or query.last_error.startswith(CANNOT_READ):
             found.append(f"{query.name}: {query.last_error}")
     return tuple(found)

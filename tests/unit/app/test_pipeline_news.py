@@ -120,8 +120,8 @@ def test_application_logs_that_wait_without_a_pipeline_are_said_once() -> None:
 def test_what_ready_says_of_application_logs() -> None:
     assert waiting_text(FOUND) == "ok"
     dispatch = replace(STUMBLING, name="dispatch", lag_s=2.5)
-    assert waiting_text(replace(FOUND, waiting=7)) == "7 records are to come"
+    assert waiting_text(replace(FOUND, waiting=7)) == "7 records to come"
     assert (
         waiting_text(replace(FOUND, waiting=7, queries=(dispatch,)))
-        == "7 records are to come, the oldest for 2.5 s"
+        == "7 records to come, the oldest for 2.5 s"
     )

@@ -69,7 +69,7 @@ def test_what_has_no_room_is_told_with_what_can_be_done(
 ) -> None:
     assert retried(monkeypatch, Answering({"messages": 1, "crowded": 2, "full_queues": ["q"]})) == 3
     told = capsys.readouterr()
-    assert told.out == "put back 1 messages\n"
+    assert told.out == "put back 1 message\n"
     assert told.err == (
         "2 stay: their consumer groups were removed, and q can have no more groups (queues.groups_max);"
         " remove one that nobody needs, or raise the limit\n"

@@ -121,7 +121,7 @@ def test_old_messages_are_counted_and_then_deleted(
     words = ["messages", "prune", "--data-dir", str(data_dir), "--older-than-hours"]
     before = hours_since(OLD_MS + HOUR_MS)  # all of them
     assert main([*words, before, "--dry-run"]) == 0
-    assert f"{MANY + 3:,} messages are older than 2023-11-14T23:13" in capsys.readouterr().out
+    assert f": {MANY + 3:,} messages; nothing was deleted" in capsys.readouterr().out
     assert offsets(data_dir) == everything
     connection = sqlite3.connect(data_dir / "messages.db")
     connection.execute(
