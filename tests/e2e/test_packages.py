@@ -26,6 +26,8 @@ ROOT = Path(__file__).parents[2]
 BUILD_S = 110
 BYTES_MAX = 100_000_000
 """What an installation without extras may take."""
+OLDER = "0.0.9"
+"""A version before this one."""
 
 
 def built(command: list[str | Path], source: Path, folder: Path) -> Path:
@@ -106,15 +108,26 @@ def files(one: Distribution) -> Iterator[Path]:
     return (path for path in paths if path.exists())
 
 
-def test_without_extras_it_is_the_broker_with_embedded_stores(tmp_path: Path) -> None:
-    """In an environment that has nothing but what the package asks for."""
-    wheels, place = tmp_path / "wheel", tmp_path / "environment"
-    pip = ["pip", "--disable-pip-version-check"]
-    options = ["--quiet", "--no-deps", "--no-build-isolation"]
-    wheel = built([*pip, "wheel", *options, "-w", wheels, ROOT], tmp_path, wheels)
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    wheels = tmp_path_factory.mktemp("wheel")
+    words: list[str | Path] = ["pip", "--disable-pip-version-check", "wheel", "--quiet", "--no-deps"]
+    return built([*words, "--no-build-isolation", "-w", wheels, ROOT], wheels, wheels)
+
+
+@pytest.fixture
+def packages(wheel: Path) -> dict[str, Distribution]:
+    """What it needs."""
     requires = [line.partition(": ")[2] for line in metadata(wheel) if line.startswith("Requires-Dist: ")]
-    packages: dict[str, Distribution] = {}
-    collect(requires, packages)
+    found: dict[str, Distribution] = {}
+    collect(requires, found)
+    return found
+
+
+@pytest.fixture
+def place(tmp_path: Path, packages: dict[str, Distribution]) -> Path:
+    """An environment that has nothing but what the package asks for."""
+    place = tmp_path / "environment"
     venv.create(place)
     (site,) = place.glob("lib/python*/site-packages")
     for one in packages.values():
@@ -122,12 +135,75 @@ def test_without_extras_it_is_the_broker_with_embedded_stores(tmp_path: Path) ->
         for top in {path.relative_to(root).parts[0] for path in files(one)}:
             if not (site / top).exists():
                 (site / top).symlink_to(root / top)
-    target = ["--python", str(place / "bin" / "python"), "install", "--quiet", "--no-deps", "--no-index"]
-    subprocess.run([sys.executable, "-m", *pip, *target, str(wheel)], check=True, timeout=BUILD_S)
+    return place
+
+
+def install(wheel: Path, place: Path, *options: str) -> Path:
+    """By pip into the environment; returns the program."""
+    target = ["--python", place / "bin" / "python", "install", "--quiet", "--no-deps", "--no-index"]
+    words = [sys.executable, "-m", "pip", "--disable-pip-version-check", *target, *options, wheel]
+    subprocess.run(words, check=True, timeout=BUILD_S)
+    return place / "bin" / "embermq"
+
+
+def of_before(wheel: Path, folder: Path) -> Path:
+    """The same package in an older version, with a module that there is no more."""
+    older = folder / wheel.name.replace(__version__, OLDER)
+    with zipfile.ZipFile(wheel) as now, zipfile.ZipFile(older, "w") as then:
+        for name in now.namelist():
+            data = now.read(name)
+            if name.endswith(("/METADATA", "/RECORD", "embermq/__init__.py")):
+                data = data.replace(__version__.encode(), OLDER.encode())
+            if name.endswith("/RECORD"):
+                data += b"embermq/gone.py,,\n"
+            then.writestr(name.replace(f"-{__version__}.", f"-{OLDER}."), data)
+        then.writestr("embermq/gone.py", "")
+    return older
+
+
+def test_pip_puts_a_new_version_in_the_place_of_the_old_one_and_it_has_the_data(
+    wheel: Path, place: Path, tmp_path: Path
+) -> None:
+    program = install(of_before(wheel, tmp_path), place)
+    settings = {"pipeline.enabled": False}
+
+    def version() -> str:
+        words = [program, "--version"]
+        return subprocess.run(words, capture_output=True, text=True, check=True, timeout=START_S).stdout
+
+    async def keeps(broker: BrokerProcess) -> None:
+        client = MqttClient("one")
+        await client.connect(broker.port, expiry_s=3_600)
+        await client.subscribe(Subscription("hello/#", 1))
+        client.close()
+        await client.ended
+        other = MqttClient("two")
+        await other.connect(broker.port)
+        await other.publish("hello/world", b"hi", qos=1)
+        other.close()
+
+    async def gets(broker: BrokerProcess) -> None:
+        client = MqttClient("one")
+        assert (await client.connect(broker.port, clean_start=False, expiry_s=3_600)).session_present
+        await wait_for(lambda: [message.payload for message in client.messages] == [b"hi"])
+        client.close()
+
+    assert version() == f"embermq {OLDER}\n"
+    with BrokerProcess(tmp_path / "data", settings=settings, installed=program) as broker:
+        run(keeps(broker))
+    assert install(wheel, place, "--upgrade") == program
+    assert version() == f"embermq {__version__}\n" and not list(place.rglob("gone.py"))
+    with BrokerProcess(tmp_path / "data", settings=settings, installed=program) as broker:
+        run(gets(broker))
+
+
+def test_without_extras_it_is_the_broker_with_embedded_stores(
+    wheel: Path, packages: dict[str, Distribution], place: Path, tmp_path: Path
+) -> None:
+    program = install(wheel, place)
     size = sum(path.stat().st_size for one in packages.values() for path in files(one))
     assert size < BYTES_MAX, size
 
-    program = place / "bin" / "embermq"
     with BrokerProcess(tmp_path / "data", pipeline=True, installed=program) as broker:
         assert "pipeline   off; Spark: pip install 'embermq[pipeline]'" in broker.output()
 

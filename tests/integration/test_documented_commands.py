@@ -80,6 +80,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PATH", f"{EMBERMQ.parent}:{os.environ['PATH']}")
     (tmp_path / "tasks.txt").write_text("".join(f"task {number}\n" for number in range(10)))
     (tmp_path / "passwd").write_text(PASSWD)
+    (tmp_path / "ember.toml").write_text("")
     (tmp_path / "mosquitto.conf").write_text("listener 1883 127.0.0.1\nallow_anonymous true\n")
     rules = re.findall(r"```toml\n(.*?)```", (ROOT / "docs/authorization.md").read_text(), re.DOTALL)
     (tmp_path / "rules.toml").write_text(next(block for block in rules if "meters/%u" in block))
@@ -108,6 +109,9 @@ def filled_in(command: str, page: str, broker: BrokerProcess) -> str:
         ("seq -f 'pump-%g' 10000", "seq -f 'pump-%g' 3"),
         ("/etc/mosquitto/", ""),
         ("/backups/2026-11-21", "backup"),
+        ("/backups/2026-12-05", "backup-before"),
+        ("/var/lib/embermq", "embermq-data"),
+        ("/etc/embermq/", ""),
         ("http://127.0.0.1:8080", f"http://127.0.0.1:{broker.http_port}"),
     ):
         command = command.replace(written, here)
