@@ -11,7 +11,8 @@ WORKERS ?= 4
 # A test that fails in `make test` runs once more, and is told of at the end if it passes then; 0: it has failed.
 RERUNS ?= 1
 BIN := .venv/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+# At a terminal it shows what it fetches.
+PIP := $(BIN)/python -m pip --disable-pip-version-check $(shell [ -t 2 ] || echo --quiet)
 RUN_READY := .venv/.ready-to-run
 SERVERS_READY := .venv/.ready-for-servers
 COMPILE_READY := .venv/.ready-to-compile

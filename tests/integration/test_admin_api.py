@@ -449,6 +449,48 @@ def test_what_is_changed_is_in_the_audit_trail_whatever_is_logged(
     run(scenario())
 
 
+def test_accounts_of_a_broker_elsewhere_are_kept_by_commands(
+    broker: AdminBroker, name: str, tmp_path: Path
+) -> None:
+    token = tmp_path / "token"
+
+    def typed(*words: str, scope: Scope = ADMIN, given: str = "", code: int = 0) -> str:
+        token.write_text(broker.tokens[scope])
+        url = f"http://127.0.0.1:{broker.http_port}"
+        done = run_program("users", *words, "--url", url, "--token-file", token, stdin=given)
+        assert done.returncode == code, done.stderr
+        return done.stdout + done.stderr
+
+    def state() -> list[object]:
+        listed = json.loads(typed("list", "--json", scope=READ))
+        return [(each["name"], each["type"], each["disabled"]) for each in listed if name in each["name"]]
+
+    async def enters(user: str, password: str, code: int) -> None:
+        client = MqttClient(f"{name}-client")
+        answer = await client.connect(broker.port, username=user, password=password.encode())
+        assert answer.reason_code == code
+        client.close()
+
+    one, two = f"{name}-1", f"{name}-2"
+    assert typed("add", one, given="s3cret\n") == f"added {one} (device)\n"
+    made = typed("add", two, "--generate", "--type", "application").strip().partition("\t")
+    assert made[0] == two and len(made[2]) > 16
+    assert "--generate" in typed("add", "a", "b", given="x\n", code=2)
+    assert "empty" in typed("password", one, given="\n", code=2)
+    assert "scope admin" in typed("remove", one, scope=READ, code=1)
+    run(enters(one, "s3cret", 0))
+    run(enters(two, made[2], 0))
+    assert typed("password", one, given="another\n") == f"changed the password of {one}\n"
+    run(enters(one, "s3cret", 0x86))
+    run(enters(one, "another", 0))
+    typed("disable", two)
+    assert state() == [(one, "device", False), (two, "application", True)]
+    typed("enable", two)
+    typed("remove", one)
+    typed("remove", two)
+    assert state() == []
+
+
 def test_commands_reach_a_broker_by_its_api(broker: AdminBroker, name: str, tmp_path: Path) -> None:
     token = tmp_path / "token"
 

@@ -42,6 +42,49 @@ def _token_in(file: Path) -> str:
     return token
 
 
+FINDERS: dict[str, tuple[Any, object]] = {
+    "url": (Url, None),
+    "profile": (ProfileName, None),
+    "token_file": (TokenOf, None),
+    "ca_file": (CaFile, None),
+}
+
+
+def elsewhere_command(
+    app: typer.Typer, name: str, there: Callable[..., Told | list[str]]
+) -> Callable[[Do], Do]:
+    """A command on the settings in force, which with `--url` is asked of a broker elsewhere: `there` has that broker in
+    the place of the settings."""
+
+    def register(do: Do) -> Do:
+
+        def run(
+            *,
+            data_dir: str | None,
+            config: Path | None,
+            assignments: list[str] | None,
+            url: str | None,
+            profile: str | None,
+            token_file: Path | None,
+            ca_file: Path | None,
+            as_json: bool = False,
+            **given: Any,
+        ) -> None:
+            here = broker_elsewhere(profile, url, token_file, ca_file)
+            if here is None:
+                told = do(configuration(config, assignments, data_dir).settings, **given)
+            else:
+                with here as broker:
+                    told = there(broker, **given)
+            if told is not None:
+                tell(told if isinstance(told, Told) else Told(None, told), as_json=as_json)
+
+        app.command(name)(offer(run, do, FINDERS))
+        return do
+
+    return register
+
+
 def broker_command(app: typer.Typer, name: str) -> Callable[[Do], Do]:
     """A command whose first parameter is the running broker. It has the options that find the broker, and `--json`
     when it returns Told; else it returns lines."""
@@ -65,8 +108,7 @@ def broker_command(app: typer.Typer, name: str) -> Callable[[Do], Do]:
                 told = do(broker, **given)
             tell(told if isinstance(told, Told) else Told(None, told), as_json=as_json)
 
-        finders = {"url": Url, "profile": ProfileName, "token_file": TokenOf, "ca_file": CaFile}
-        app.command(name)(offer(run, do, {each: (kind, None) for each, kind in finders.items()}))
+        app.command(name)(offer(run, do, FINDERS))
         return do
 
     return register

@@ -12,10 +12,14 @@ from typing import Annotated
 
 import typer
 
+from embermq.admin.access_values import AccountView
 from embermq.app.config import Settings
+from embermq.app.control import ControlClient
 from embermq.app.errors import OptionError, UserError
 from embermq.app.settings import SQLITE
 from embermq.app.settings import check_settings as check_stores
+from embermq.cli import users_elsewhere as elsewhere
+from embermq.cli.control import elsewhere_command
 from embermq.cli.options import with_settings
 from embermq.cli.terminal import Told, group, say_made, shown, table
 from embermq.model.amounts import counted
@@ -52,11 +56,19 @@ Generate = Annotated[
 Replace = Annotated[
     bool, typer.Option("--replace", help="Overwrite accounts whose names are taken, instead of keeping them.")
 ]
+SEVERAL = "{} names: only --generate adds more than one account at a time"
 Name = Annotated[str, typer.Argument(help="The user name that the client sends.")]
 
 
-@app.command("add")
-@with_settings
+def _add_elsewhere(
+    broker: ControlClient, names: list[str], client_type: TypeOption, *, generate: bool, scram: bool
+) -> list[str]:
+    if len(names) > 1 and not generate:
+        raise OptionError(SEVERAL.format(len(names)))
+    return elsewhere.add(broker, names, client_type.value, None if generate else _read_password, scram=scram)
+
+
+@elsewhere_command(app, "add", _add_elsewhere)
 def add(
     settings: Settings,
     names: Annotated[
@@ -76,7 +88,7 @@ def add(
     for name in names:
         check_name(name)
     if len(names) > 1 and not generate:
-        raise OptionError(f"{len(names)} names: only --generate adds more than one account at a time")
+        raise OptionError(SEVERAL.format(len(names)))
     _note_elsewhere(settings)
     password = None if generate else _read_password()
     is_new = settings.stores.static == SQLITE and not Path(settings.data_dir).exists()
@@ -93,8 +105,7 @@ def add(
         say_made(Path(settings.data_dir))
 
 
-@app.command("list")
-@with_settings
+@elsewhere_command(app, "list", lambda broker: _listed(elsewhere.all_accounts(broker)))
 def list_all(settings: Settings) -> Told:
     """Show every account."""
     from embermq.app.accounts import accounts_of
@@ -102,31 +113,35 @@ def list_all(settings: Settings) -> Told:
     _note_elsewhere(settings)
     with accounts_of(settings) as accounts:
         users = accounts.all()
-    rows = [
-        {
-            "name": user.name,
-            "type": user.client_type.name.lower(),
-            "disabled": user.disabled,
-            "scram": bool(user.scram),
-            "created": iso_s(user.created_ms),
-        }
-        for user in users
-    ]
+    return _listed(
+        [
+            AccountView(
+                name=user.name,
+                type=user.client_type.name.lower(),
+                disabled=user.disabled,
+                scram=bool(user.scram),
+                created=iso_s(user.created_ms),
+            )
+            for user in users
+        ]
+    )
+
+
+def _listed(accounts: list[AccountView]) -> Told:
     cells = [
         (
-            shown(str(row["name"])),
-            str(row["type"]),
-            "disabled" if row["disabled"] else "enabled",
-            "yes" if row["scram"] else "no",
-            str(row["created"]),
+            shown(each.name),
+            each.type,
+            "disabled" if each.disabled else "enabled",
+            "yes" if each.scram else "no",
+            each.created,
         )
-        for row in rows
+        for each in accounts
     ]
-    return Told(rows, table([("user", "type", "state", "scram", "created"), *cells], names=5))
+    return Told(accounts, table([("user", "type", "state", "scram", "created"), *cells], names=5))
 
 
-@app.command("remove")
-@with_settings
+@elsewhere_command(app, "remove", elsewhere.remove)
 def remove(settings: Settings, name: Name) -> None:
     """Remove an account. A running broker ends the connections that were opened with it."""
     from embermq.app.accounts import accounts_of
@@ -137,8 +152,11 @@ def remove(settings: Settings, name: Name) -> None:
     print(f"removed {name}")
 
 
-@app.command("password")
-@with_settings
+def _password_elsewhere(broker: ControlClient, name: str, *, generate: bool, scram: bool) -> list[str]:
+    return elsewhere.set_password(broker, name, None if generate else _read_password, scram=scram)
+
+
+@elsewhere_command(app, "password", _password_elsewhere)
 def password(settings: Settings, name: Name, *, generate: Generate = False, scram: WithScram = False) -> None:
     """Change a password. A running broker ends the connections that were opened with the old one.
 
@@ -156,8 +174,7 @@ def password(settings: Settings, name: Name, *, generate: Generate = False, scra
     print(f"{name}\t{made}" if made else f"changed the password of {name}")
 
 
-@app.command("disable")
-@with_settings
+@elsewhere_command(app, "disable", elsewhere.disable)
 def disable(settings: Settings, name: Name) -> None:
     """Keep an account, but refuse its logins. A running broker ends its connections."""
     from embermq.app.accounts import accounts_of
@@ -168,8 +185,7 @@ def disable(settings: Settings, name: Name) -> None:
     print(f"disabled {name}")
 
 
-@app.command("enable")
-@with_settings
+@elsewhere_command(app, "enable", elsewhere.enable)
 def enable(settings: Settings, name: Name) -> None:
     """Enable a disabled account."""
     from embermq.app.accounts import accounts_of
