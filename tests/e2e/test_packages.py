@@ -139,7 +139,7 @@ def place(tmp_path: Path, packages: dict[str, Distribution]) -> Path:
 
 
 def install(wheel: Path, place: Path, *options: str) -> Path:
-    """By pip into the environment; returns the program. Nothing is compiled beforehand, which takes longer than all else."""
+    """By pip into the environment; returns the program. What is not compiled beforehand is there sooner."""
     target = ["--python", place / "bin" / "python", "install", "--quiet", "--no-deps", "--no-index"]
     target.append("--no-compile")
     words = [sys.executable, "-m", "pip", "--disable-pip-version-check", *target, *options, wheel]
