@@ -140,9 +140,9 @@ def place(tmp_path: Path, packages: dict[str, Distribution]) -> Path:
 
 def install(wheel: Path, place: Path, *options: str) -> Path:
     """By pip into the environment; returns the program. What is not compiled beforehand is there sooner."""
-    target = ["--python", place / "bin" / "python", "install", "--quiet", "--no-deps", "--no-index"]
-    target.append("--no-compile")
-    words = [sys.executable, "-m", "pip", "--disable-pip-version-check", *target, *options, wheel]
+    target = ["--python", str(place / "bin" / "python"), "install", "--quiet", "--no-deps", "--no-index"]
+    target += ["--no-compile", *options, str(wheel)]
+    words = [sys.executable, "-m", "pip", "--disable-pip-version-check", *target]
     subprocess.run(words, check=True, timeout=BUILD_S)
     return place / "bin" / "embermq"
 
@@ -169,7 +169,7 @@ def test_pip_puts_a_new_version_in_the_place_of_the_old_one_and_it_has_the_data(
     settings = {"pipeline.enabled": False}
 
     def version() -> str:
-        words = [program, "--version"]
+        words = [str(program), "--version"]
         return subprocess.run(words, capture_output=True, text=True, check=True, timeout=START_S).stdout
 
     async def keeps(broker: BrokerProcess) -> None:

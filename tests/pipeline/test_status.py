@@ -122,8 +122,12 @@ def test_a_pipeline_that_nobody_wants_is_off_and_down_as_soon_as_somebody_does(
 
 @pytest.mark.promise("pipeline-13")
 def test_a_pipeline_apart_from_the_broker_says_itself_how_it_is_until_it_is_stopped(places: Places) -> None:
-    for state, shown in (("running", "down"), ("failed", "failed"), ("stopped", "off")):
-        write_report(places.supervisor, SupervisorReport(state=state, is_apart=True))
+    for report, shown in (
+        (SupervisorReport(state="running", is_apart=True), "down"),
+        (SupervisorReport(state="failed", is_apart=True), "failed"),
+        (SupervisorReport(state="stopped", is_apart=True), "off"),
+    ):
+        write_report(places.supervisor, report)
         note_off(places.data_dir, is_off=True)
         assert read_status(places.data_dir).state == shown
 
