@@ -5,11 +5,16 @@ from __future__ import annotations
 from functools import partial
 
 import pytest
+from tests.contracts.servers_stores import ServersStores
 from tests.contracts.stores import Stores, told
 
+from embermq.adapters.redis import application_writer
+from embermq.adapters.redis.applications import noted_unacknowledged
+from embermq.formats.redis_applications import NotedUnacknowledged
 from embermq.model.application_positions import EarlyMark, ReaderPosition, StoredPositions
 from embermq.model.session_writes import QueueState
 from embermq.model.tick_writes import ApplicationMark
+from embermq.model.unacknowledged import Unacknowledged, WhyUnacknowledged
 from embermq.ports.reader_positions import StoredReader
 
 ON_SERVERS = True
@@ -52,7 +57,7 @@ def test_a_log_of_its_own_is_known_with_its_floors_and_what_was_served_without_i
     stores.begin_sessions(1)
     early = {2**50 + 9: EarlyMark(1, 1), 2**50 + 3: EarlyMark(65_535, 2, is_released=True)}
     positions = StoredPositions(1, 5, ((0, 2**40), (3, 1)))
-    whole = ReaderPosition("log", 7, positions, ((1, 2), (2**50, 2**50 + 10)), early)
+    whole = ReaderPosition("log", 7, positions, ((1, 2), (2**50, 2**50 + 10)), early, 2**40)
     stores.write(application_positions={1: whole})
     stores.reopen()
     assert found(stores, 1).position == whole
@@ -69,6 +74,34 @@ def test_where_a_record_stands_is_said_once(stores: Stores) -> None:
     stores.write(application_marks=[mark(1, 4, QueueState.RELEASED)])
     (released, _) = found(stores, 1).marks
     assert released == ApplicationMark(1, 4, 5, QueueState.RELEASED, 2**41)
+
+
+@pytest.mark.promise("pipeline-12")
+@pytest.mark.parametrize("stores", ["servers"], indirect=True)
+def test_so_many_reasons_are_kept_and_the_others_counted(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The oldest go. What is done again, as after a lost answer, is there once."""
+    assert isinstance(stores, ServersStores)
+    stores.begin_sessions(1, 2)
+
+    def kept(generation: int) -> NotedUnacknowledged:
+        owner = stores.owners.get(generation)
+        assert owner is not None
+        return noted_unacknowledged(stores.raw, owner)
+
+    why = WhyUnacknowledged
+    two = [Unacknowledged(1, 2**46 + 4, why.TOO_LARGE), Unacknowledged(1, 7, why.EXPIRED)]
+    for _ in range(2):
+        stores.write(unacknowledged=[*two, Unacknowledged(2, 7, why.REFUSED)])
+    assert kept(1) == NotedUnacknowledged({2**46 + 4: why.TOO_LARGE, 7: why.EXPIRED})
+    assert kept(2) == NotedUnacknowledged({7: why.REFUSED})
+    monkeypatch.setattr(application_writer, "UNACKNOWLEDGED_MAX", 3)
+    for position in range(20, 26, 2):
+        stores.write(unacknowledged=[Unacknowledged(1, position + more, why.SKIPPED) for more in range(2)])
+    assert kept(1) == NotedUnacknowledged(dict.fromkeys((24, 25), why.SKIPPED), 8, 2**46 + 5)
+    stores.write(deleted_sessions=[1], ended_applications=[1])
+    assert "s:u:{app-1}" not in stores.all_keys() and "s:u:{app-2}" in stores.all_keys()
 
 
 @pytest.mark.promise("application-2")

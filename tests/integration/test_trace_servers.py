@@ -16,12 +16,13 @@ from tests.support.mqtt_client import MqttClient, run
 from tests.support.waiting import wait_for, wait_until
 
 from embermq.mqtt.wire.packets import Puback, Subscription
-from embermq.tools.trace_servers import SETTLED
+from embermq.mqtt.wire.reason_codes import ReasonCode
+from embermq.tools.trace_servers import ACKNOWLEDGED
 
 
 async def fill(broker: BrokerProcess) -> None:
-    """0, 1, 2 in t/a: application1 has acknowledged the first alone, application2 all three, and is gone for good;
-    dev-1 is away. 3 is in a queue."""
+    """0, 1, 2 in t/a: application1 has acknowledged the first and refused the second, application2 all three, and is
+    gone for good; dev-1 is away. 3 is in a queue."""
     one, two, device = MqttClient("application1"), MqttClient("application2"), MqttClient("dev-1")
     one.acknowledges = False
     for client in (one, two, device):
@@ -33,8 +34,9 @@ async def fill(broker: BrokerProcess) -> None:
     for number in range(2):
         await publisher.publish("t/a", b"%d" % number, qos=1)
     await wait_for(lambda: len(one.messages) == 2, 60)
-    assert one.messages[0].packet_id is not None
-    one.send(Puback(one.messages[0].packet_id))
+    for message, code in zip(one.messages, (ReasonCode.SUCCESS, ReasonCode.QUOTA_EXCEEDED), strict=True):
+        assert message.packet_id is not None
+        one.send(Puback(message.packet_id, code))
     await one.ping()
     one.abort()
     await publisher.publish("t/a", b"2", qos=1, retain=True)
@@ -80,8 +82,8 @@ def test_who_got_a_message_and_what_became_of_it(
             "the log of the application has it",
             poll_s=0.5,
         )
-        wait_until(lambda: outcomes(0, "applications")["application1"] == SETTLED, 60, "it is stored")
-        assert outcomes(1, "applications")["application1"] == "sent, not acknowledged"
+        wait_until(lambda: outcomes(0, "applications")["application1"] == ACKNOWLEDGED, 60, "it is stored")
+        assert outcomes(1, "applications")["application1"] == "refused"
         assert outcomes(0, "sessions") == {"dev-1": "waits, stored"}
         first, last = trace("t/a", "--position", "0"), trace("t/a", "--position", "0:2")
         told = (first["publisher"], first["qos"], first["payload_bytes"], first["found_in"])

@@ -231,7 +231,9 @@ class Client(RuleBasedStateMachine):
         """The broker is about to be killed: what of QoS 1 has been served and is not stored as such comes as new."""
 
     def ends(self) -> None:
-        """What holds then besides."""
+        """What holds then besides: all that there was is counted, once."""
+        (position,) = self.hand.store.positions.values()
+        assert position.settled == len(self.published)
 
 
 class EmbeddedApplications(Client):
@@ -255,6 +257,7 @@ class EmbeddedApplications(Client):
         assert self.order == sorted(self.order, key=int)
 
     def ends(self) -> None:
+        super().ends()
         assert isinstance(self.hand.applications, FedReaders)
         assert self.hand.applications.log_end.bytes == 0
 
@@ -333,6 +336,7 @@ class Applications(Client):
         super().teardown()
 
     def ends(self) -> None:
+        super().ends()
         (position,) = self.hand.store.positions.values()
         topic = self.kafka.log_of("app")
         assert position.positions.base_offset == position.positions.committed_offset == topic.end

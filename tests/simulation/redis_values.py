@@ -365,6 +365,15 @@ class RedisValues:
         self._keep(key, found)
         return len(found)
 
+    def cmd_llen(self, key: bytes) -> Reply:
+        return len(self._list(key))
+
+    def cmd_ltrim(self, key: bytes, first: bytes, last: bytes) -> Reply:
+        found = self._list(key)
+        start, end = _span(len(found), int(first), int(last))
+        self._keep(key, found[start:end])
+        return OK
+
     def cmd_lindex(self, key: bytes, at: bytes) -> Reply:
         found = self._list(key)
         index = int(at)

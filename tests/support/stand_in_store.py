@@ -230,7 +230,7 @@ class StandInStore(TickStore):
         for generation, position in writes.application_positions.items():
             self.positions[generation] = position
             self._settle_below(generation, position.positions.committed_offset)
-        self.unacknowledged |= {(one.generation, one.offset, one.why) for one in writes.unacknowledged}
+        self.unacknowledged |= {(one.generation, one.position, one.why) for one in writes.unacknowledged}
         for generation in writes.ended_applications:
             self.parked = {key: kept for key, kept in self.parked.items() if key[0] != generation}
             self._forget_reader(generation)

@@ -7,17 +7,19 @@ place. What is broken is a LayoutError that names the key.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta, Struct
 
 from embermq.formats.redis_layout import BROKEN, MessageBody, broken, encode_name, message_body, name_in
-from embermq.model.application_positions import EarlyMark, ReaderPosition, StoredPositions
+from embermq.model.application_positions import UNCOUNTED, EarlyMark, ReaderPosition, StoredPositions
 from embermq.model.parked_message import ParkedMessage, ParkedStage, ParkedState
 from embermq.model.session_writes import QueueState
 from embermq.model.shared_logs import SharedGroupRow, SharedMark
 from embermq.model.tick_writes import ApplicationMark
+from embermq.model.unacknowledged import OUTCOMES, Unacknowledged, WhyUnacknowledged
 
 PLACE = "place"
 """The field of `s:a:{client}` that says where its reader stands; the others are marks, by offset."""
@@ -42,6 +44,9 @@ _STAGES: dict[int, _Stage] = {
     ParkedStage.UNDER_WAY: "under way",
     ParkedStage.DELETED: "deleted",
 }
+_DROPPED = "dropped"
+_WORDS = {why: name.replace(" ", "-") for why, name in OUTCOMES.items()}
+_REASONS = {name: why for why, name in _WORDS.items()}
 _STATE_OF = {name: state for state, name in _STATES.items()}
 _STAGE_OF = {name: stage for stage, name in _STAGES.items()}
 
@@ -79,6 +84,7 @@ class _ReaderPlace(_Place, frozen=True, omit_defaults=True):
     packet_id: _U16
     served: _Pairs = ()
     early: tuple[_Early, ...] = ()
+    settled: Annotated[int, Meta(ge=UNCOUNTED)] = UNCOUNTED
 
 
 class _ReaderMark(Struct, frozen=True):
@@ -153,6 +159,7 @@ def encode_reader(position: ReaderPosition) -> bytes:
             position.packet_id,
             position.served,
             tuple(early),
+            position.settled,
         )
     )
 
@@ -166,7 +173,8 @@ def decode_reader(key: str, value: bytes) -> ReaderPosition:
     early = {
         source: EarlyMark(packet_id, qos, is_released) for source, packet_id, qos, is_released in found.early
     }
-    return ReaderPosition(found.log_id, found.packet_id, found.positions, found.served, early)
+    at = found.positions
+    return ReaderPosition(found.log_id, found.packet_id, at, found.served, early, found.settled)
 
 
 def encode_mark(mark: ApplicationMark) -> bytes:
@@ -181,6 +189,36 @@ def decode_mark(key: str, generation: int, field: bytes, value: bytes) -> Applic
     except ValueError as error:
         raise broken(f"{key}, field {field!r}", error) from error
     return ApplicationMark(generation, offset, found.packet_id, _STATE_OF[found.state], found.source)
+
+
+class NotedUnacknowledged(Struct, frozen=True):
+    """What a session has not acknowledged, by position; `dropped` others, all below the position `below`, had to go."""
+
+    why: dict[int, WhyUnacknowledged]
+    dropped: int = 0
+    below: int = 0
+
+
+def encode_unacknowledged(one: Unacknowledged) -> str:
+    """An entry of `s:u:{client}`."""
+    return f"{one.position}:{_WORDS[one.why]}"
+
+
+def decode_unacknowledged(key: str, entries: Sequence[bytes]) -> NotedUnacknowledged:
+    """The whole of `s:u:{client}`; of one that is there twice what was said last. Raises LayoutError."""
+    why: dict[int, WhyUnacknowledged] = {}
+    dropped = below = 0
+    for entry in entries:
+        try:
+            name, _, rest = entry.decode().partition(":")
+            if name == _DROPPED:
+                count, _, at = rest.partition(":")
+                dropped, below = int(count), int(at)
+            else:
+                why[int(name)] = _REASONS[rest]
+        except (ValueError, KeyError) as error:
+            raise broken(f"{key}, entry {entry!r}", error) from error
+    return NotedUnacknowledged(why, dropped, below)
 
 
 # Parked messages

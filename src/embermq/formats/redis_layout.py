@@ -107,6 +107,7 @@ class ClientKeys(Struct, frozen=True):
     reader: str
     parked: str
     shared: str
+    unacknowledged: str
 
     @property
     def all(self) -> tuple[str, ...]:
@@ -132,6 +133,7 @@ def client_keys(client_id: str, prefix: str) -> ClientKeys:
         f"{prefix}s:a:{name}",
         f"{prefix}s:d:{name}",
         f"{prefix}s:g:{name}",
+        f"{prefix}s:u:{name}",
     )
 
 

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from msgspec import Struct, field
 
 FORMAT = "1"
+UNCOUNTED = -1
+"""Of `ReaderPosition.settled`: not known any more, or never was."""
 
 
 class StoredPositions(Struct, frozen=True):
@@ -36,8 +38,8 @@ class ReaderPosition(Struct, frozen=True):
     `served` are ranges of positions in the message log, (first, end): all within them was sent without the client's
     log, which has no such record for the client any more. Of these `early` are not settled, by position.
 
-    `settled` counts what was sent and stands below the committed offset: with what was passed over it is all that the
-    session was owed there. Kept where offsets are positions in the message log."""
+    `settled` counts what was sent and stands below the committed offset, or was served and is not early any more: with
+    what was passed over it is all that the session was owed there."""
 
     log_id: str
     packet_id: int

@@ -45,7 +45,7 @@ class TickWrites(Writes):
     application_positions: dict[int, ReaderPosition] = field(default_factory=dict)
     """generation -> where the reader of its log stands; marks below are settled."""
     unacknowledged: list[Unacknowledged] = field(default_factory=list)
-    """Of application logs, where their offsets are positions in the message log."""
+    """What applications have not acknowledged, and need not any more."""
     parked: list[ParkedWrite] = field(default_factory=list)
     """What becomes of messages that are kept aside for applications, in this order."""
     ended_applications: list[int] = field(default_factory=list)

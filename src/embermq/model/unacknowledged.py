@@ -40,8 +40,9 @@ OUTCOMES: dict[WhyUnacknowledged, str] = {
 
 
 class Unacknowledged(Struct, frozen=True, gc=False):
-    """The entry of an application log at `offset` needs no acknowledgement any more, without having had one."""
+    """The record at `position` of the message log needs no acknowledgement of that session any more, without having
+    had one."""
 
     generation: int
-    offset: int
+    position: int
     why: WhyUnacknowledged

@@ -37,7 +37,8 @@ class Delivery(Struct, gc=False):
     retained message; `application` tells the log it came from. `released` is True from PUBREC on; `shared` is the
     mark of the shared subscription by which it came, else 0; `given`: the queue of that has it still. `from_queue` says
     that a durable queue keeps it: it is never stored in the device queue, but for its packet id once that is released.
-    `waiting_bytes` is what it counts for while it waits for room.
+    `waiting_bytes` is what it counts for while it waits for room. `source`: where the record of what came by an
+    application log stands in the message log, -1 when that is not known.
     """
 
     message: Message
@@ -57,6 +58,7 @@ class Delivery(Struct, gc=False):
     from_queue: bool = False
     waiting_bytes: int = 0
     given: bool = False
+    source: int = -1
 
 
 class Session:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing, suppress
 from functools import cached_property
 
-from embermq.adapters.redis.applications import stored_reader
+from embermq.adapters.redis.applications import noted_unacknowledged, stored_reader
 from embermq.adapters.redis.blocking import BlockingRedis
 from embermq.adapters.redis.device_queue import RedisDeviceQueueHistory
 from embermq.adapters.redis.owners import Owner, Owners
@@ -24,6 +24,7 @@ from embermq.formats.redis_layout import decode_retained, retained_key
 from embermq.model.client_type import ClientType
 from embermq.model.position import offset_of, partition_of, position_of
 from embermq.model.session_writes import QueueState
+from embermq.model.unacknowledged import OUTCOMES
 from embermq.pipeline.log_look import Bounds
 from embermq.ports.reader_positions import StoredReader
 from embermq.ports.sessions import StoredState
@@ -43,7 +44,8 @@ from embermq.tools.trace_values import (
     settled_by,
 )
 
-SETTLED = "acknowledged, or passed over: servers do not keep why"
+SETTLED = "acknowledged, or passed over: which of both is not known any more"
+ACKNOWLEDGED = "acknowledged"
 NOTHING = Bounds(0, 0)
 
 
@@ -182,12 +184,19 @@ class ServersTrace(Trace):
             is_served = any(first <= position < end for first, end in at.served)
             is_below = offset_of(position) < dict(at.positions.floors).get(partition_of(position), 0)
             if is_served or is_below or (entry is not None and entry < at.positions.committed_offset):
-                return SETTLED
+                return self._settled(owner, position, is_counted=at.settled >= 0)
         if entry is not None:
             return "waits in its log"
         if self._is_done("dispatch", position):
             return "lost: its log does not have it"
         return "waits for dispatch"
+
+    def _settled(self, owner: Owner, position: int, *, is_counted: bool) -> str:
+        noted = noted_unacknowledged(self._redis, owner)
+        why = noted.why.get(position)
+        if why is not None:
+            return OUTCOMES[why]
+        return ACKNOWLEDGED if is_counted and position >= noted.below else SETTLED
 
     def _reader(self, owner: Owner) -> StoredReader:
         key = owner.keys.reader

@@ -10,8 +10,11 @@ from tests.support.hand_kafka import HandKafka
 from tests.unit.delivery.test_fed_readers import APPLICATION, comes, publishes
 
 from embermq.delivery.application import fenced_reader, log_tail
-from embermq.model.application_positions import EarlyMark, ReaderPosition
+from embermq.model.application_positions import UNCOUNTED, EarlyMark, ReaderPosition
+from embermq.model.unacknowledged import WhyUnacknowledged
 from embermq.mqtt.wire.packets import Puback, Pubcomp, Publish, Pubrec, Pubrel
+from embermq.mqtt.wire.properties import Properties
+from embermq.mqtt.wire.reason_codes import ReasonCode
 
 
 @pytest.fixture
@@ -291,3 +294,49 @@ def test_what_was_early_goes_on_when_its_log_is_lost(hand: HandDrivenBroker, kaf
     publishes(hand, b"new")
     dispatch(hand)
     assert again.payloads == [*numbered(3), b"new"]
+
+
+@pytest.mark.promise("pipeline-12")
+def test_what_is_not_acknowledged_is_written_down_by_its_source_and_the_rest_is_counted(
+    hand: HandDrivenBroker, kafka: HandKafka
+) -> None:
+    """Refused before its copy comes and behind it, expired in its log, and too large by the tail."""
+    application = comes(hand, acknowledges=False, properties=Properties(maximum_packet_size=200))
+    publishes(hand, *numbered(3))
+    given = ids(application)
+    application.does(Puback(given[b"0000"], ReasonCode.QUOTA_EXCEEDED))
+    kafka.carry(1, 0)
+    hand.settle()
+    application.does(Puback(given[b"0001"], ReasonCode.QUOTA_EXCEEDED), Puback(given[b"0002"]))
+    publishes(hand, b"4" * 400)
+    application.drops()
+    publisher = hand.connects("p")
+    publisher.does(Publish("t/1", b"late", 1, 9, properties=Properties(message_expiry_interval=5)))
+    hand.passes(s=6)
+    kafka.reads(hand.log)
+    kafka.carry(2, 3, 4)
+    kafka.report()
+    hand = hand.restarted()
+    application = returns(hand)
+    hand.passes(s=3)
+    assert application.payloads == []
+    why = WhyUnacknowledged
+    assert {(position, reason) for _, position, reason in hand.store.unacknowledged} == {
+        (0, why.REFUSED),
+        (1, why.REFUSED),
+        (3, why.TOO_LARGE),
+        (4, why.EXPIRED),
+    }
+    assert (stored(hand).settled, stored(hand).positions.committed_offset) == (4, 5)
+
+
+def test_a_count_that_cannot_be_right_any_more_says_so(hand: HandDrivenBroker, kafka: HandKafka) -> None:
+    application = comes(hand)
+    publishes(hand, *numbered(2))
+    assert stored(hand).settled == 2
+    application.drops()
+    del kafka.topics[kafka.logs.name("app")]
+    returns(hand)
+    publishes(hand, b"more")
+    hand.passes(s=2)
+    assert stored(hand).settled == UNCOUNTED

@@ -30,12 +30,14 @@ from embermq.formats.redis_applications import (
     encode_positions,
     encode_reader,
     encode_sent,
+    encode_unacknowledged,
     sent_field,
 )
 from embermq.model.parked_message import ParkedChange, ParkedMessage, ParkedStage, ParkedWrite
 from embermq.model.session_writes import QueueState
 from embermq.model.shared_logs import SharedGroupRow, SharedMark, SharedWrites
 from embermq.model.tick_writes import ApplicationMark, TickWrites
+from embermq.model.unacknowledged import Unacknowledged
 
 READER = read_script("reader")
 PARK = read_script("park")
@@ -43,12 +45,15 @@ SENT_SHARED = read_script("sent_shared")
 GROUP = read_script("group")
 GROUP_END = read_script("group_end")
 GROUP_MOVE = read_script("group_move")
-SCRIPTS = (READER, PARK, SENT_SHARED, GROUP, GROUP_END, GROUP_MOVE)
+NOTE = read_script("unacknowledged")
+SCRIPTS = (READER, PARK, SENT_SHARED, GROUP, GROUP_END, GROUP_MOVE, NOTE)
 
 CHANGES_MAX = 200
 """Marks or messages in one call of a script: while it runs, Redis does nothing else."""
 CHANGES_BYTES_MAX = 1024 * 1024
 """Their bytes, unless one has more."""
+UNACKNOWLEDGED_MAX = 10_000
+"""Of a session, some 25 bytes each; then the oldest go, and are counted."""
 
 Words = tuple[bytes | str | int, ...]
 
@@ -67,6 +72,8 @@ class RedisApplicationWriter:
     def submit(self, writes: TickWrites) -> None:
         """Between the beginning of a tick and its end, behind what it wants of sessions, before those end with which
         all of it goes (`ended_applications`)."""
+        if writes.unacknowledged:
+            self._note(writes.unacknowledged)  # before the place that says that they are settled
         if writes.application_marks or writes.application_positions or writes.restarted_applications:
             self._move_readers(writes)
         if writes.parked:
@@ -138,6 +145,17 @@ class RedisApplicationWriter:
             is_last = part is parts[-1]
             head: Words = (owner.fence, "1" if restarts else "", place if is_last else b"")
             self._ask(owner, READER, names, [*head, *_flat(part)])
+
+    def _note(self, unacknowledged: list[Unacknowledged]) -> None:
+        of_all: dict[int, list[Words]] = {}
+        for one in unacknowledged:
+            of_all.setdefault(one.generation, []).append((encode_unacknowledged(one),))
+        for generation, of_one in of_all.items():
+            owner = self._owners.get(generation)
+            if owner is not None:
+                names = (owner.keys.session, owner.keys.unacknowledged)
+                for part in _parts(of_one):
+                    self._ask(owner, NOTE, names, [owner.fence, UNACKNOWLEDGED_MAX, *_flat(part)])
 
     def _park(self, writes: list[ParkedWrite]) -> None:
         changes: dict[int, list[Words]] = {}

@@ -19,6 +19,7 @@ from embermq.formats.redis_applications import (
     LAST,
     PLACE,
     GroupKeys,
+    NotedUnacknowledged,
     decode_claim,
     decode_group,
     decode_mark,
@@ -28,6 +29,7 @@ from embermq.formats.redis_applications import (
     decode_reader,
     decode_sent,
     decode_sent_field,
+    decode_unacknowledged,
     group_keys,
     sent_field,
 )
@@ -77,6 +79,17 @@ def stored_reader(key: str, generation: int, found: list[Any]) -> StoredReader:
         else:
             marks.append(decode_mark(key, generation, name, value))
     return StoredReader(position, tuple(sorted(marks, key=lambda mark: mark.offset)))
+
+
+def noted_unacknowledged(redis: BlockingRedis, owner: Owner) -> NotedUnacknowledged:
+    """What this session has not acknowledged and need not any more. Raises StoreError."""
+    key = owner.keys.unacknowledged
+    found = redis.command(key, "LRANGE", key, 0, -1)
+    try:
+        entries = [one for one in found if isinstance(one, bytes)] if isinstance(found, list) else []
+        return decode_unacknowledged(key, entries)
+    except LayoutError as error:
+        raise unreadable(error) from error
 
 
 class RedisParkedMessages(ParkedMessages):

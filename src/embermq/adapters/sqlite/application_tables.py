@@ -56,7 +56,7 @@ def apply_to_applications(connection: sqlite3.Connection, writes: TickWrites, no
 def _note_unacknowledged(connection: sqlite3.Connection, writes: TickWrites, now_ms: int) -> None:
     connection.executemany(
         "INSERT OR IGNORE INTO application_unacknowledged VALUES (?, ?, ?, ?)",
-        [(one.generation, one.offset, one.why, now_ms) for one in writes.unacknowledged],
+        [(one.generation, one.position, one.why, now_ms) for one in writes.unacknowledged],
     )
     connection.executemany(
         _ENDED,

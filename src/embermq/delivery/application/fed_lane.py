@@ -46,10 +46,10 @@ class FedLane(LogLane):
         """An entry as the session is to get it; None when it is not for this session."""
 
     @abstractmethod
-    def unreadable(self, offset: int, problem: str) -> None:
-        """A record of its log cannot be understood: it is passed over."""
+    def unreadable(self, offset: int, source: int, problem: str) -> None:
+        """A record of its log cannot be understood: it is passed over. `source` is -1 when that is not known."""
 
-    def vanished(self, offset: int) -> None:
+    def vanished(self, source: int) -> None:
         """A record of its log is not there any more: it is passed over."""
 
     def receive(self, entries: list[FeedEntry]) -> int:
@@ -76,10 +76,12 @@ class FedLane(LogLane):
         at, source = entry.offset, entry.source
         if entry.record is None or source is None:
             self.positions.skip(at)
-            if at >= self.resumed_to and (entry.problem or source is None):
-                self.unreadable(at, entry.problem or "it does not say where it comes from")
+            if at >= self.resumed_to and source is None:
+                self.unreadable(at, -1, entry.problem or "it does not say where it comes from")
+            elif at >= self.resumed_to and entry.problem:
+                self.unreadable(at, source or 0, entry.problem)
             elif at >= self.resumed_to:
-                self.vanished(at)
+                self.vanished(source or 0)
             return None
         packed = self.wanted(entry)
         if packed is None:

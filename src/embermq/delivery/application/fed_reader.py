@@ -10,7 +10,7 @@ from embermq.delivery.application.log_tail import LogTail, TailsEnd
 from embermq.delivery.application.positions import Positions, SourceOffsets
 from embermq.delivery.application.start_position import StartPosition
 from embermq.delivery.application.window import PackEntry
-from embermq.model.application_positions import ReaderPosition
+from embermq.model.application_positions import UNCOUNTED, ReaderPosition
 from embermq.model.session_writes import QueueState
 from embermq.model.unacknowledged import WhyUnacknowledged
 from embermq.ports.application_feed import ApplicationFeed, FeedEntry, FeedTaker
@@ -26,14 +26,14 @@ class ReaderOwner(Protocol):
     def came(self, reader: FedReader) -> None:
         """Something may wait in it now."""
 
-    def unacknowledged(self, lane: LogLane, offset: int, why: WhyUnacknowledged) -> None:
+    def unacknowledged(self, lane: LogLane, source: int, why: WhyUnacknowledged) -> None:
         """See `Journal`."""
 
     def missed(self, reader: FedReader, count: int) -> None:
         """So many records were deleted before they were read; the feed has logged that."""
 
-    def unreadable(self, reader: FedReader, offset: int, problem: str) -> None:
-        """A record of its log cannot be understood: it is passed over."""
+    def unreadable(self, reader: FedReader, offset: int, source: int, problem: str) -> None:
+        """See `FedLane`."""
 
     def gone(self, reader: FedReader, reason: str) -> None:
         """Its log is not there any more."""
@@ -45,6 +45,7 @@ class FedReader(FedLane, FeedTaker):
     __slots__ = (
         "_owner",
         "feed",
+        "is_counted",
         "known",
         "last_packet_id",
         "place",
@@ -59,7 +60,9 @@ class FedReader(FedLane, FeedTaker):
         settled = (mark.offset for mark in marks if mark.state == QueueState.DONE)
         positions = SourceOffsets if owner.offsets_are_sources else Positions
         super().__init__(session, log, positions(stored, settled))
-        self.settled = standing.place.settled
+        self.settled = max(0, standing.place.settled)
+        self.is_counted = standing.place.settled >= 0
+        """Whether all that was sent below the floor is in `settled`."""
         self.resumed_to = self.next_offset = max([self.floor, *(mark.offset + 1 for mark in marks)])
         if owner.offsets_are_sources:
             self.read_to = self.resumed_to
@@ -124,12 +127,12 @@ class FedReader(FedLane, FeedTaker):
     def gone(self, reason: str) -> None:
         self._owner.gone(self, reason)
 
-    def unreadable(self, offset: int, problem: str) -> None:
-        self._owner.unreadable(self, offset, problem)
+    def unreadable(self, offset: int, source: int, problem: str) -> None:
+        self._owner.unreadable(self, offset, source, problem)
 
-    def vanished(self, offset: int) -> None:
+    def vanished(self, source: int) -> None:
         self._owner.missed(self, 1)
-        self._owner.unacknowledged(self, offset, WhyUnacknowledged.UNREADABLE)
+        self._owner.unacknowledged(self, source, WhyUnacknowledged.UNREADABLE)
 
     def wanted(self, entry: FeedEntry) -> PackEntry | None:
         return None if entry.source in self.known else self.stamped(entry)
@@ -162,7 +165,8 @@ class FedReader(FedLane, FeedTaker):
         """What to store of it now."""
         stored = self.positions.stored()
         self.written_base = stored.base_offset
-        return ReaderPosition(self.place.log_id, self.session.last_packet_id, stored, settled=self.settled)
+        settled = self.settled if self.is_counted else UNCOUNTED
+        return ReaderPosition(self.place.log_id, self.session.last_packet_id, stored, settled=settled)
 
     def close(self) -> None:
         """Nothing comes any more."""

@@ -129,16 +129,17 @@ class FedReaders(ApplicationDelivery):
             reader.positions.commit(lane.floor)
             self._write(reader)
 
-    def unacknowledged(self, lane: LogLane, offset: int, why: WhyUnacknowledged) -> None:
-        """Offsets of a log of its own would tell nobody which message that was."""
-        if self.offsets_are_sources:
-            one = Unacknowledged(lane.session.generation, offset, why)
+    def unacknowledged(self, lane: LogLane, source: int, why: WhyUnacknowledged) -> None:
+        if source >= 0:
+            one = Unacknowledged(lane.session.generation, source, why)
             self._state.tick.writes.unacknowledged.append(one)
+        elif isinstance(lane, FedReader):
+            lane.is_counted = False
 
     def refused(self, session: Session, delivery: Delivery) -> None:
         reader = self._readers.get(session)
         if reader is not None and not delivery.seq:
-            self.unacknowledged(reader, delivery.offset, WhyUnacknowledged.REFUSED)
+            self.unacknowledged(reader, delivery.source, WhyUnacknowledged.REFUSED)
 
     def _write(self, reader: FedReader) -> None:
         self._state.tick.writes.application_positions[reader.session.generation] = reader.stored_place()
@@ -335,6 +336,7 @@ class FedReaders(ApplicationDelivery):
                 self._parking.take_up(reader.session, delivery)
             elif mark.state == QueueState.SENT:
                 lost += 1
+                self.unacknowledged(reader, mark.source, WhyUnacknowledged.UNREADABLE)
         if under_way:
             LOG.error(
                 "client %r had %d messages under way that %s has lost: %d go on, %d are lost",
@@ -372,13 +374,14 @@ class FedReaders(ApplicationDelivery):
             waiting.then()
 
     def _from_mark(self, reader: FedReader, mark: ApplicationMark, entry: FeedEntry | None) -> Delivery:
+        source = mark.offset if self.offsets_are_sources else mark.source
         if mark.state == QueueState.RELEASED:
-            return released_delivery(mark.offset, mark.packet_id)
+            return released_delivery(mark.offset, mark.packet_id, source)
         stamped = reader.stamped(entry) if entry is not None and mark.state == QueueState.SENT else None
         if stamped is None:
             if mark.state == QueueState.SENT:
                 self.lost += 1
-                self.unacknowledged(reader, mark.offset, WhyUnacknowledged.UNREADABLE)
+                self.unacknowledged(reader, source, WhyUnacknowledged.UNREADABLE)
                 return settled_delivery(mark.offset)
             return settled_delivery(mark.offset, mark.packet_id)
         delivery = log_delivery(stamped, mark.packet_id)
@@ -462,11 +465,11 @@ class FedReaders(ApplicationDelivery):
         if reader is not None and reader.place.log_id != identity:
             self.gone(reader, f"{reader.log} was missing and is another one now")
 
-    def unreadable(self, reader: FedReader, offset: int, problem: str) -> None:
+    def unreadable(self, reader: FedReader, offset: int, source: int, problem: str) -> None:
+        self.unacknowledged(reader, source, WhyUnacknowledged.UNREADABLE)
         if self._place.own is None:
             self._state.damaged.note(problem)
             self.lost += 1
-            self.unacknowledged(reader, offset, WhyUnacknowledged.UNREADABLE)
             return
         self._state.counters.application_unreadable += 1
         LOG.error("%s, offset %d: skipped, it cannot be decoded: %s", reader.log, offset, problem)

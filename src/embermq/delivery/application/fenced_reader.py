@@ -94,6 +94,7 @@ class FencedReader(FedReader):
             self.waiting.append(packed)
             if entry.is_moved:
                 self._moved.add(entry.offset)
+                self.is_counted = False  # it may be sent again
         self.read_to = entries[-1].offset + 1
         return freed
 
@@ -219,6 +220,7 @@ class FencedReader(FedReader):
         source = ~delivery.offset
         if delivery.settled:
             self._take_early(source)
+            self.settled += 1
         else:
             mark = EarlyMark(delivery.packet_id, delivery.qos, delivery.released)
             self._changing_marks()[source] = mark
@@ -256,5 +258,7 @@ class FencedReader(FedReader):
 def _before(source: int, mark: EarlyMark) -> Delivery:
     """Sent on a connection before."""
     if mark.is_released:
-        return released_delivery(~source, mark.packet_id)
-    return Delivery(NOTHING, b"", ~source, mark.qos, False, (), 0, mark.packet_id, application=True)
+        return released_delivery(~source, mark.packet_id, source)
+    return Delivery(
+        NOTHING, b"", ~source, mark.qos, False, (), 0, mark.packet_id, application=True, source=source
+    )

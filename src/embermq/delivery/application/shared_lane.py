@@ -167,7 +167,7 @@ class SharedLane(FedLane):
             source,
         )
 
-    def unreadable(self, offset: int, problem: str) -> None:
+    def unreadable(self, offset: int, source: int, problem: str) -> None:
         self.member.owner.unreadable(self, offset, problem)
 
     def unsent(self) -> list[Delivery]:

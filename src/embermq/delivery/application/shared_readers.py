@@ -378,7 +378,7 @@ class SharedReaders(SharedLogReaders):
         lane.positions.commit(lane.floor)
         self._come_to(lane)
 
-    def unacknowledged(self, lane: LogLane, offset: int, why: WhyUnacknowledged) -> None:
+    def unacknowledged(self, lane: LogLane, source: int, why: WhyUnacknowledged) -> None:
         """Nobody is told of it: the log is the group's."""
 
     def _come_to(self, lane: SharedLane) -> None:

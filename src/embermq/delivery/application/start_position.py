@@ -2,7 +2,7 @@
 
 from msgspec import Struct
 
-from embermq.model.application_positions import ReaderPosition, StoredPositions
+from embermq.model.application_positions import UNCOUNTED, ReaderPosition, StoredPositions
 from embermq.model.session_writes import QueueState
 from embermq.model.tick_writes import ApplicationMark
 from embermq.ports.application_logs import FoundLog
@@ -38,7 +38,7 @@ def standing(stored: StoredReader, found: FoundLog, *, subscribed: bool) -> Star
     end = found.ends.get(0, 0)
     place = stored.position
     if place is None and subscribed:
-        fresh = ReaderPosition(found.identity, 0, StoredPositions())
+        fresh = ReaderPosition(found.identity, 0, StoredPositions(), settled=UNCOUNTED)
         text = "is read from its beginning: how far its client had come is not known any more"
         return StartPosition(fresh, restarts=True, trouble=text)
     if place is None:
@@ -69,7 +69,7 @@ def cut_at(stored: StoredReader, found: FoundLog, end: int, trouble: str) -> Sta
         if source not in bound
     ]
     return StartPosition(
-        ReaderPosition(found.identity, packet_id, positions, place.served),
+        ReaderPosition(found.identity, packet_id, positions, place.served, settled=UNCOUNTED),
         tuple(mark for mark in stored.marks if mark.offset < end),
         (*(mark for mark in stored.marks if mark.offset >= end), *early),
         restarts=True,

@@ -61,8 +61,9 @@ class Journal(Protocol):
     def floor(self, lane: LogLane) -> None:
         """Everything below `lane.floor` is settled."""
 
-    def unacknowledged(self, lane: LogLane, offset: int, why: WhyUnacknowledged) -> None:
-        """An entry is about to be settled without an acknowledgement."""
+    def unacknowledged(self, lane: LogLane, source: int, why: WhyUnacknowledged) -> None:
+        """An entry is about to be settled without an acknowledgement: its position in the message log, -1 when that is
+        not known."""
 
 
 class SlidingWindow(LaneOwner):
@@ -140,7 +141,7 @@ class SlidingWindow(LaneOwner):
             kept = lane.kept_id(entry.source)
             why = 0 if kept else self._why_withheld(session, entry.message, now_ms)
             if why:
-                self._journal.unacknowledged(lane, entry.offset, why)
+                self._journal.unacknowledged(lane, entry.source, why)
                 lane.add(settled_delivery(entry.offset))
                 continue
             delivery = log_delivery(entry, kept or next_packet_id(session))
@@ -204,7 +205,7 @@ class SlidingWindow(LaneOwner):
     # What becomes of them
 
     def dropped(self, lane: LogLane, delivery: Delivery) -> None:
-        self._journal.unacknowledged(lane, delivery.offset, WhyUnacknowledged.TOO_LARGE)
+        self._journal.unacknowledged(lane, delivery.source, WhyUnacknowledged.TOO_LARGE)
         self._settle(lane, delivery)
 
     def give_up(self, lane: LogLane, deliveries: list[Delivery], *, keep: bool) -> list[Delivery]:
@@ -217,7 +218,7 @@ class SlidingWindow(LaneOwner):
                 kept.append(delivery)
                 continue
             why = WhyUnacknowledged.PARKED if keep else WhyUnacknowledged.SKIPPED
-            self._journal.unacknowledged(lane, delivery.offset, why)
+            self._journal.unacknowledged(lane, delivery.source, why)
             self._settle(lane, delivery)
         count = len(deliveries) - len(kept)
         if not keep:
@@ -288,7 +289,16 @@ def log_delivery(entry: PackEntry, packet_id: int) -> Delivery:
     qos = min(message.qos, entry.qos)
     retain = message.retain and entry.retain_as_published
     return Delivery(
-        message, b"", entry.offset, qos, retain, entry.identifiers, 0, packet_id, application=True
+        message,
+        b"",
+        entry.offset,
+        qos,
+        retain,
+        entry.identifiers,
+        0,
+        packet_id,
+        application=True,
+        source=entry.source,
     )
 
 
@@ -297,6 +307,8 @@ def settled_delivery(offset: int, packet_id: int = 0) -> Delivery:
     return Delivery(NOTHING, b"", offset, 0, False, (), 0, packet_id, application=True, settled=True)
 
 
-def released_delivery(offset: int, packet_id: int) -> Delivery:
+def released_delivery(offset: int, packet_id: int, source: int = -1) -> Delivery:
     """A QoS 2 message that the client has: its PUBREL is owed, the message itself is not needed any more."""
-    return Delivery(NOTHING, b"", offset, 2, False, (), 0, packet_id, application=True, released=True)
+    return Delivery(
+        NOTHING, b"", offset, 2, False, (), 0, packet_id, application=True, released=True, source=source
+    )

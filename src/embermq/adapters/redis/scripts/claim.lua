@@ -1,6 +1,6 @@
 -- Put a session: its birth, a takeover, a change. A newer generation replaces everything that an older one left.
 -- KEYS: session, subscriptions, will, receiving, sent, released, messages, last packet id, positions,
---   reader, parked, shared
+--   reader, parked, shared, unacknowledged
 -- ARGV: epoch, generation, JSON of the session
 -- Returns 1 when this generation was there, 2 when it was not; nil when the store has a newer generation, or a newer
 -- epoch of this one.
@@ -24,7 +24,7 @@ if text ~= '' then
     for first = 1, #members, 1000 do
       call('UNLINK', unpack(members, first, math.min(first + 999, #members)))
     end
-    call('UNLINK', KEYS[2], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11], KEYS[12])
+    call('UNLINK', KEYS[2], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11], KEYS[12], KEYS[13])
     local will = string.match(call('GETRANGE', KEYS[3], 0, 40), '^{"generation":(%d+),')
     if will and tonumber(will) < generation then
       call('DEL', KEYS[3])

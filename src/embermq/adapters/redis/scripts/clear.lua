@@ -1,6 +1,6 @@
 -- A session ends: it goes with all that it has. Its will is a matter of its own.
 -- KEYS: session, subscriptions, receiving, sent, released, messages, last packet id, positions, reader, parked,
---   shared
+--   shared, unacknowledged
 -- ARGV: fence
 -- Returns how many stored messages went; nil when the session is another's, or gone.
 local call = redis.call
