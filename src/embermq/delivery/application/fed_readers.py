@@ -150,6 +150,7 @@ class FedReaders(ApplicationDelivery):
         reader = self._readers.get(session)
         if reader is None:
             return
+        reader.is_counted = False  # why others were not acknowledged has gone as well
         self._write(reader)
         for delivery in [*reader.pending, *(session.resend or ())]:
             if delivery.settled:
