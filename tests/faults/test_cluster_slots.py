@@ -138,23 +138,42 @@ class AnyPlace(Place):
         return self.random.choice(self.ports)
 
 
-def asked_of(node: BrokerProcess, client_id: str) -> str:
-    """What an operator is told who asks for a client of another node."""
-    words = [str(EMBERMQ), "sessions", "show", client_id, "--data-dir", str(node.data_dir)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=WAIT_S)
-    assert done.returncode == 1, done.stdout
-    return done.stderr
-
-
-def bans(node: BrokerProcess, *words: str) -> str:
+def operate(node: BrokerProcess, *words: str) -> tuple[str, str]:
+    """What a command tells that asks this node, and what it warns of."""
     done = subprocess.run(
-        [str(EMBERMQ), "bans", *words, "--data-dir", str(node.data_dir)],
+        [str(EMBERMQ), *words, "--data-dir", str(node.data_dir)],
         capture_output=True,
         text=True,
         timeout=WAIT_S,
     )
     assert done.returncode == 0, done.stderr
-    return done.stdout
+    return done.stdout, done.stderr
+
+
+async def look_at_clients(found: list[BrokerProcess], clients: list[MqttClient]) -> None:
+    """An operator sees and ends clients of all slots at any node."""
+    for node in found:
+        told, warned = await asyncio.to_thread(operate, node, "sessions", "list", "--json")
+        listed = [each["client_id"] for each in json.loads(told)]
+        assert listed == sorted(client.client_id for client in clients)
+        assert not warned
+    for home in range(SLOTS):
+        client = MqttClient(id_of(home, "ended"))
+        await client.connect(found[home].port, expiry_s=3_600)
+        other = found[1 - home]
+        told, _ = await asyncio.to_thread(operate, other, "sessions", "show", client.client_id, "--json")
+        assert json.loads(told)["session"]["connected"]
+        await asyncio.to_thread(operate, other, "sessions", "disconnect", client.client_id)
+        await asyncio.wait_for(client.ended, WAIT_S)
+        await asyncio.to_thread(operate, other, "sessions", "delete", client.client_id, "--yes")
+        for node in found:
+            told, _ = await asyncio.to_thread(
+                operate, node, "audit", "--json", "--operation", "DeleteSession"
+            )
+            (change,) = [
+                each for each in json.loads(told) if each["object"] == {"client_id": client.client_id}
+            ]
+            assert (change["over"], change["outcome"]) == ("control" if node is other else "node", "done")
 
 
 async def ban(found: list[BrokerProcess]) -> None:
@@ -162,7 +181,7 @@ async def ban(found: list[BrokerProcess]) -> None:
     clients = [MqttClient(id_of(home, "banned")) for home in range(SLOTS)]
     for home, client in enumerate(clients):
         await client.connect(found[1 - home].port)
-        told = await asyncio.to_thread(bans, found[0], "add", "client_id", client.client_id)
+        told, _ = await asyncio.to_thread(operate, found[0], "bans", "add", "client_id", client.client_id)
         assert f"sent away: {1 - home}" in told, "it says how many of this node's"
         await asyncio.wait_for(client.ended, WAIT_S)
         assert client.disconnect_received is not None
@@ -177,7 +196,7 @@ async def ban(found: list[BrokerProcess]) -> None:
 
     for home, client in enumerate(clients):
         assert not [node for node in found if await enters(home, node)]
-        await asyncio.to_thread(bans, found[1], "remove", "client_id", client.client_id)
+        await asyncio.to_thread(operate, found[1], "bans", "remove", "client_id", client.client_id)
         for node in found:
             while not await enters(home, node):
                 pass
@@ -189,7 +208,7 @@ async def read_certificates_again(node: BrokerProcess) -> None:
     await wait_for(lambda: b"certificates read again" in node.output_from(before), WAIT_S, node.output())
 
 
-@pytest.mark.promise("cluster-3", "cluster-5", "cluster-22", "cluster-23")
+@pytest.mark.promise("cluster-3", "cluster-5", "cluster-15", "cluster-22", "cluster-23")
 def test_a_client_may_connect_to_any_node_and_reaches_all_clients(
     etcd: EtcdServer, kafka: KafkaServer, redis_cluster: RedisCluster, tmp_path: Path
 ) -> None:
@@ -209,8 +228,7 @@ def test_a_client_may_connect_to_any_node_and_reaches_all_clients(
             for number, client in enumerate(clients):
                 await client.publish(f"a/{qos}/{number}", b"x", qos=qos)
         await tell_without_a_log(clients)
-        told = await asyncio.to_thread(asked_of, found[1], clients[0].client_id)
-        assert "slot 0 of the cluster, which node 'zero' on" in told
+        await look_at_clients(found, clients)
         await ban(found)
         await find_what_is_retained(found)
         for client in clients:
@@ -228,7 +246,11 @@ def test_a_client_may_connect_to_any_node_and_reaches_all_clients(
             status, told = asked(each, "/ready")
             assert status == 200
             assert json.loads(told)["parts"]["other_slots"] == "ok"
+        for each in found:
             assert each.stop() == 0
+            if each is found[0]:
+                _, warned = operate(found[1], "sessions", "list")
+                assert "what is of slot 0" in warned
             assert "Traceback" not in each.output()
 
 

@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import suppress
 from functools import cache, partial
 from http import HTTPStatus
-from inspect import isawaitable
 from typing import Any
 from urllib.parse import parse_qsl, unquote_to_bytes
 
@@ -32,10 +31,12 @@ from embermq.admin.errors import (
     RequestTooLarge,
     status_of,
 )
+from embermq.admin.forwarding import do_on_any_node
 from embermq.admin.http import json_answer, mounted, problem, problem_handlers
 from embermq.admin.http_caller import HttpCaller
 from embermq.admin.operation import AdminOperation
 from embermq.admin.operations import OPERATIONS, QUEUES
+from embermq.admin.settings import MISSING_SLOTS
 from embermq.admin.trail import NO_TRAIL, Trail, is_change, object_of, recorded
 from embermq.queues.settings import OFF, json_object
 
@@ -129,9 +130,8 @@ def _endpoint(
         asked = request_of(operation, await _said(operation, request), as_text=True)
         by, peer = caller.shown(token), caller.peer
         async with recorded(trail, operation, asked, by=by, peer=peer, over=over):
-            answer = operation.do(desk, asked)
-            if isawaitable(answer):
-                answer = await answer
+            done = await do_on_any_node(operation, desk, asked, by=by, peer=peer)
+        answer = done.answer
         decides = operation.scope is TokenScope.ADMIN or operation.desk == BANS
         if decides and is_change(operation):
             about = msgspec.json.encode(object_of(operation, asked)).decode()
@@ -146,7 +146,8 @@ def _endpoint(
         if status == HTTPStatus.NO_CONTENT:
             return Response(status_code=status)
         content = msgspec.json.encode(answer, enc_hook=str)  # durations as they are written
-        return Response(content, status, media_type="application/json")
+        headers = {MISSING_SLOTS: ",".join(map(str, done.missing))} if done.missing else None
+        return Response(content, status, headers, media_type="application/json")
 
     return endpoint
 

@@ -32,7 +32,8 @@ class AdminOperation:
     by status of HTTP, where 204 has no content; `status` chooses where there are several. `pages` are the fields of a
     request for the next page, and what the last entry of a page has for them. `without_secrets` makes of an answer what
     those see who may not do what is of the scope admin. `names` are fields that say, besides those in the path, what is
-    changed: the audit trail has them, so none of them is a secret.
+    changed: the audit trail has them, so none of them is a secret. `is_list_of_all`: each node of a cluster has a part
+    of the list, and all are asked.
     """
 
     desk: str
@@ -55,6 +56,7 @@ class AdminOperation:
     needs_token: bool = False
     without_secrets: Callable[[Any], Any] | None = None
     names: tuple[str, ...] = ()
+    is_list_of_all: bool = False
 
 
 class Row(Protocol[D_co]):

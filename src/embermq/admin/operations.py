@@ -58,6 +58,7 @@ LIST_QUEUES = _queues("ListQueues", "GET /queues", READ, "Queues by name")(
     list[QueueStats],
     lambda desk, asked: desk.queues(asked.after, asked.limit, asked.match),
     pages={"after": "name"},
+    is_list_of_all=True,
 )
 GET_QUEUE = _queues("GetQueue", "GET /queues/{name}", READ, "A queue with its settings")(
     queue.QueueRequest,
@@ -197,6 +198,7 @@ LIST_CLIENTS = _sessions(
     list[session.SessionView],
     lambda desk, asked: desk.sessions(asked),
     pages={"after": "client_id"},
+    is_list_of_all=True,
 )
 GET_CLIENT = _sessions(
     "GetClient",
@@ -320,7 +322,7 @@ PUBLISH = _messages(
 
 LIST_PARKED_CLIENTS = _parked(
     "ListParkedClients", "GET /parked/clients", READ, "Clients that have parked messages"
-)(session.NoRequest, list[parked.ParkedClientView], lambda desk, _: desk.clients())
+)(session.NoRequest, list[parked.ParkedClientView], lambda desk, _: desk.clients(), is_list_of_all=True)
 LIST_PARKED = _parked("ListParked", "GET /parked", READ, "Parked messages of a client")(
     parked.ParkedPageRequest,
     list[parked.ParkedView],

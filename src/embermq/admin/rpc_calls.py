@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from inspect import isawaitable
 from typing import Any
 
 from google.protobuf.message import Message
@@ -11,10 +10,12 @@ from msgspec import Struct
 
 from embermq.admin import queue_admin_pb2 as pb
 from embermq.admin.asking import request_of
+from embermq.admin.forwarding import do_on_any_node
 from embermq.admin.operation import AdminOperation
 from embermq.admin.operations import QUEUE_OPERATIONS
 from embermq.admin.queue_values import RetryJob
 from embermq.admin.rpc_values import said, written
+from embermq.ports.errors import StoreUnavailable
 
 SERVICE = "embermq.v1.QueueAdmin"
 ANSWER_BYTES_MAX = 3 * 1024 * 1024
@@ -33,11 +34,13 @@ class Call(Struct, frozen=True):
         request: Struct = request_of(self.operation, said(message, self.operation.request), as_text=False)
         return request
 
-    async def answer(self, desk: object, request: Struct, *, is_admin: bool) -> Message:
-        """Raises what the operation does."""
-        found = self.operation.do(desk, request)
-        if isawaitable(found):
-            found = await found
+    async def answer(self, desk: object, request: Struct, *, is_admin: bool, by: str, peer: str) -> Message:
+        """Raises what the operation does, and StoreUnavailable for a list of which a part is missing."""
+        done = await do_on_any_node(self.operation, desk, request, by=by, peer=peer)
+        if done.missing:
+            slots = ", ".join(map(str, done.missing))
+            raise StoreUnavailable(f"of the cluster's slots no node has answered for: {slots}")
+        found = done.answer
         if found is None:
             return self.response()
         if self.operation.without_secrets is not None and not is_admin:

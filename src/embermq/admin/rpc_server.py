@@ -142,7 +142,9 @@ class RpcServer:
                 async with recorded(
                     self._trail, call.operation, request, by=by, peer=caller.peer, over="grpc"
                 ):
-                    answer = await call.answer(self._desk, request, is_admin=is_admin)
+                    answer = await call.answer(
+                        self._desk, request, is_admin=is_admin, by=by, peer=caller.peer
+                    )
                 written: bytes = answer.SerializeToString()
                 return written
         finally:

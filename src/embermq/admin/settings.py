@@ -6,6 +6,8 @@ no setting changes them. Tests pass narrower ones.
 
 from msgspec import Struct
 
+MISSING_SLOTS = "embermq-missing-slots"
+"""The header of HTTP that names the slots of a cluster whose part of a list is not in the answer."""
 STOP_TIMEOUT_S = 1
 """How long requests and calls under way may take when the broker stops."""
 HEADER_BYTES_MAX = 16 * 1024

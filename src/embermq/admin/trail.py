@@ -21,7 +21,8 @@ DONE = "done"
 class ChangeBegun(Struct, frozen=True, kw_only=True):
     """What somebody is about to change. `by` is `token NAME`, `user NAME` of the operating system, "this machine" for a
     program on it without a token, or "the broker", which bans. `peer` is an address, "" for the broker's own machine.
-    `over` is http, grpc, control or command, and failures where those made the broker ban. `object` is what the
+    `over` is http, grpc, control or command, failures where those made the broker ban, and
+    node where another node of the cluster was asked. `object` is what the
     operation is about: never a password or a payload."""
 
     by: str

@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from embermq.admin.settings import HttpLimits
+from embermq.admin.settings import MISSING_SLOTS, HttpLimits
 from embermq.app.errors import IsThere, OptionError, StartError, UserError
 
 if TYPE_CHECKING:
@@ -90,6 +90,8 @@ class ControlClient:
         self._place = str(data_dir / FILE_NAME)
         self._held = ExitStack()
         self._client: httpx.Client | None = None
+        self.missing: set[str] = set()
+        """Slots of a cluster whose part was in no answer to a list."""
 
     def __enter__(self) -> ControlClient:
         return self
@@ -166,6 +168,7 @@ class ControlClient:
             raise OptionError(_detail(answer.content))
         if answer.is_error:
             raise UserError(_detail(answer.content))
+        self.missing.update(filter(None, answer.headers.get(MISSING_SLOTS, "").split(",")))
         return answer.content
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from embermq.admin.access_operations import ACCOUNTS, BANS, RULES, SETTINGS, TOKENS, TRAIL
 from embermq.admin.ban_desk import BanDesk
 from embermq.admin.cluster_desk import ClusterDesk
+from embermq.admin.forwarding import OtherNodes, SharedDesk
 from embermq.admin.message_desk import MessageDesk
 from embermq.admin.operations import BROKER, CLUSTER, MESSAGES, PARKED, QUEUES, REPLAYS, RULE_FEEDS, SESSIONS
 from embermq.admin.parked_desk import ParkedDesk
@@ -42,9 +43,16 @@ def make_desks(
     users: Users,
     membership: Membership,
     trail: AuditTrail,
+    nodes: OtherNodes | None,
 ) -> Desks:
-    """Those of one broker, which is told of its bans. Raises StartError."""
+    """Those of one broker, which is told of its bans. `nodes` are the others that serve, None where there are none.
+    Raises StartError."""
     broker = opened.broker
+    sessions = SessionDesk(broker, ticks, lambda: service.retained, opened.log_life)
+
+    def shared(desk: object) -> object:
+        return SharedDesk(desk, nodes) if nodes is not None and desk is not None else desk
+
     return {
         ACCOUNTS: AccountsAsked(users, found),
         TOKENS: TokensAsked(Path(found.settings.data_dir)),
@@ -52,10 +60,10 @@ def make_desks(
         BANS: _bans(Path(found.settings.data_dir), broker.state, ticks, membership),
         SETTINGS: SettingsAsked(found),
         BROKER: figures,
-        QUEUES: service.queues,
-        SESSIONS: SessionDesk(broker, ticks, lambda: service.retained, opened.log_life),
-        MESSAGES: MessageDesk(broker, ticks),
-        PARKED: ParkedDesk(broker, ticks, opened.parking),
+        QUEUES: shared(service.queues),
+        SESSIONS: shared(sessions),
+        MESSAGES: shared(MessageDesk(broker, ticks)),
+        PARKED: shared(ParkedDesk(broker, ticks, opened.parking)),
         CLUSTER: ClusterDesk(membership),
         REPLAYS: ReplayDesk(broker, ticks),
         RULE_FEEDS: RuleFeedDesk(broker, ticks),

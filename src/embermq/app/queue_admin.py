@@ -71,11 +71,10 @@ class QueueAdmin:
             except (SettingsRefused, OperationRefused) as refusal:
                 LOG.error("queues.file: %s; the queue stays as it is", refusal)
 
-    async def rpc_server(self, door: RpcDoor, trail: Trail) -> RpcServer:
-        """For gRPC, by token; its library is loaded away from the event loop. Only where queues are switched on."""
-        assert self.desk is not None
+    async def rpc_server(self, desk: object, door: RpcDoor, trail: Trail) -> RpcServer:
+        """For gRPC, by token; its library is loaded away from the event loop."""
         kind = await asyncio.to_thread(_rpc_server_class)
-        return kind(self.desk, token_access(self._data_dir), door, trail)
+        return kind(desk, token_access(self._data_dir), door, trail)
 
     def close(self) -> None:
         """What goes on by itself ends."""

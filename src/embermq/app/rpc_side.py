@@ -30,8 +30,16 @@ class RpcSide:
     """The socket between door and server is in the data directory, which nobody else may enter."""
 
     def __init__(
-        self, data_dir: Path, settings: GrpcLimits, queues: QueueAdmin, refusals: Refusals, trail: Trail
+        self,
+        data_dir: Path,
+        settings: GrpcLimits,
+        queues: QueueAdmin,
+        refusals: Refusals,
+        trail: Trail,
+        desk: object,
     ) -> None:
+        """`desk` is that of queues, None where these are switched off."""
+        self._desk = desk
         self._trail = trail
         self._data_dir = data_dir
         self._settings = settings
@@ -64,9 +72,9 @@ class RpcSide:
 
     def _is_ready(self) -> bool:
         """False when there is nothing to serve."""
-        if self._queues.desk is not None and self._folder < 0:
+        if self._desk is not None and self._folder < 0:
             self._folder = os.open(self._data_dir, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        return self._queues.desk is not None
+        return self._desk is not None
 
     async def stop(self) -> None:
         """Finish calls under way."""
@@ -88,7 +96,7 @@ class RpcSide:
     async def _behind(self) -> str:
         async with self._turn:
             if self._server is None:
-                server = await self._queues.rpc_server(self._door, self._trail)
+                server = await self._queues.rpc_server(self._desk, self._door, self._trail)
                 with suppress(FileNotFoundError):  # of a broker that was killed
                     os.unlink(self._path())
                 await server.start(self._path())

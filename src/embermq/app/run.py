@@ -24,6 +24,7 @@ from embermq.access.authentication.identity import Identity
 from embermq.access.authorization.rule_set import RuleSet
 from embermq.admin.access_operations import BANS
 from embermq.admin.ban_desk import BanDesk
+from embermq.admin.operations import QUEUES
 from embermq.admin.settings import GrpcLimits
 from embermq.app import out_of_memory
 from embermq.app.audit_trail import AuditTrail
@@ -43,6 +44,7 @@ from embermq.app.homes import ClusterHomes
 from embermq.app.http_side import HttpSide
 from embermq.app.log_side import Post
 from embermq.app.opened import OpenedBroker
+from embermq.app.other_nodes import AskedByNodes, NodesAsked
 from embermq.app.pipeline_side import driver_settings, missing_for_spark
 from embermq.app.places_noted import check_profile, note_places
 from embermq.app.queue_admin import QueueAdmin
@@ -285,6 +287,7 @@ class _Application:
                 users=parts.users,
                 membership=self._cluster.membership,
                 trail=self._trail,
+                nodes=NodesAsked(homes, settings.cluster.slots) if homes is not None else None,
             )
             self._ban_by_failures(parts, desks)
             surfaces = await self._open(parts, desks)
@@ -388,10 +391,12 @@ class _Application:
     async def _open(self, parts: _Parts, desks: Desks) -> "_Surfaces":
         service, queues = parts.service, parts.queues
         settings, bound = self._settings, service.bound
-        await self._open_for_nodes(parts.server, parts.embedded.peers)
+        await self._open_for_nodes(parts.server, parts.embedded.peers, desks)
         surfaces = _Surfaces(
             HttpSide(self._data_dir, service, desks, service.refusals["http"], self._trail, bound=bound),
-            RpcSide(self._data_dir, GrpcLimits(), queues, service.refusals["grpc"], self._trail),
+            RpcSide(
+                self._data_dir, GrpcLimits(), queues, service.refusals["grpc"], self._trail, desks[QUEUES]
+            ),
             ApiListeners(parts.embedded.broker.state),
         )
         for listener in compose_listeners(
@@ -412,14 +417,15 @@ class _Application:
                 bound[kind] = [*bound.get(kind, []), *opened]
         return surfaces
 
-    async def _open_for_nodes(self, server: MqttServer, peers: "Peers | None") -> None:
+    async def _open_for_nodes(self, server: MqttServer, peers: "Peers | None", desks: Desks) -> None:
         cluster = self._settings.cluster
         if peers is None:
             return
         address = node_address(cluster.listen, "cluster.listen")
         try:
+            asked = AskedByNodes(desks, self._trail)
             await server.open_for_nodes(
-                address, self._cluster.slot, peers.inflow.take_unstored, peers.members_of
+                address, self._cluster.slot, peers.inflow.take_unstored, peers.members_of, asked.do
             )
         except TlsFileError as error:
             raise StartError(f"cluster.{error.name}: {error}") from error

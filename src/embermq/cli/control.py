@@ -107,6 +107,11 @@ def broker_command(app: typer.Typer, name: str) -> Callable[[Do], Do]:
             with here or running_broker(data_dir, config, assignments) as broker:
                 told = do(broker, **given)
             tell(told if isinstance(told, Told) else Told(None, told), as_json=as_json)
+            if broker.missing:
+                slots = ", ".join(sorted(broker.missing))
+                typer.echo(
+                    f"not all: no node has answered for what is of slot {slots} of the cluster", err=True
+                )
 
         app.command(name)(offer(run, do, FINDERS))
         return do

@@ -12,12 +12,12 @@ import msgspec
 from embermq.cluster.far_member import FarMember
 from embermq.cluster.members import Members
 from embermq.edge.node_link import (
-    SIZE_BYTES,
     Homes,
     IntroductionError,
     MemberOf,
     MembersAsked,
     NonceReader,
+    ask_node,
     call_node,
     encode_introduction,
 )
@@ -140,15 +140,12 @@ class MemberLinks:
         address = self._homes.address_of(slot)
         if address is None:
             raise OSError("nobody has the slot")
-        answer: asyncio.Future[list[str]] = asyncio.get_running_loop().create_future()
-        far, nonce = await call_node(address, self._homes.tls, partial(_Answer, answer))
+        asked = MembersAsked(slot=slot, of=self._slot, node=self._own_address(), over=over)
+        found = await ask_node(address, self._homes.tls, asked, self._homes.secret(), ANSWER_S)
         try:
-            asked = MembersAsked(slot=slot, of=self._slot, node=self._own_address(), over=over)
-            far.write(encode_introduction(asked, nonce, self._homes.secret()))
-            async with asyncio.timeout(ANSWER_S):
-                return await answer
-        finally:
-            far.abort()
+            return msgspec.json.decode(found, type=list[str])
+        except msgspec.MsgspecError as error:
+            raise ValueError(str(error)) from error
 
 
 def _first_of(ids: dict[str, None]) -> tuple[str, ...]:
@@ -161,31 +158,6 @@ def _first_of(ids: dict[str, None]) -> tuple[str, ...]:
             break
         found.append(each)
     return tuple(found)
-
-
-class _Answer(NonceReader):
-    """Ids, behind the length of their list."""
-
-    def __init__(self, answer: asyncio.Future[list[str]], nonce: asyncio.Future[bytes]) -> None:
-        super().__init__(nonce)
-        self._answer = answer
-        self._held = b""
-
-    def take(self, data: bytes) -> None:
-        self._held += data
-        end = SIZE_BYTES + int.from_bytes(self._held[:SIZE_BYTES])
-        if len(self._held) < max(SIZE_BYTES, end) or self._answer.done():
-            return
-        try:
-            self._answer.set_result(msgspec.json.decode(self._held[SIZE_BYTES:end], type=list[str]))
-        except msgspec.MsgspecError as error:
-            self._answer.set_exception(ValueError(str(error)))
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        super().connection_lost(exc)
-        if not self._answer.done():
-            self._answer.set_exception(exc or EOFError("it closed the connection"))
-            self._answer.exception()  # nobody may wait for it any more
 
 
 class _MemberLink(NonceReader):

@@ -14,7 +14,7 @@ from embermq.edge.connection_limits import Admission, ConnectionSlot
 from embermq.edge.listener_context import ListenerContext
 from embermq.edge.listener_settings import Listener
 from embermq.edge.listening_sockets import Factory, Handshakes, Listening, bind
-from embermq.edge.node_door import NodeDoor, NodeListenerContext
+from embermq.edge.node_door import NodeDoor, NodeListenerContext, Operate
 from embermq.edge.node_link import Homes
 from embermq.edge.node_tls import node_listener
 from embermq.edge.settings import Address, ClientSettings, UnixAddress
@@ -70,9 +70,11 @@ class MqttServer:
         slot: int,
         take: Callable[[bytes], None],
         members_of: Callable[[int], list[str]],
+        do: Operate,
     ) -> None:
         """Listen for other nodes, which hand over clients of this node's slot; `take` gets records of messages that
-        they send, `members_of` names sessions here of another slot's clients. Raises OSError, TlsFileError."""
+        they send, `members_of` names sessions here of another slot's clients, `do` does what operators ask of other
+        nodes. Raises OSError, TlsFileError."""
         assert self._homes is not None, "there is a cluster"
         listener = node_listener(address, self._homes.tls)
         context = context_of(listener)
@@ -86,7 +88,7 @@ class MqttServer:
         )
         listening = Listening(
             await bind(address, ""),
-            partial(NodeDoor, self._homes, slot, door, take=take, members_of=members_of),
+            partial(NodeDoor, self._homes, slot, door, take=take, members_of=members_of, do=do),
             door.admission,
             self._node_handshakes,
             handshake_s=self._settings.connect_timeout_s,

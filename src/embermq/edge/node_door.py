@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 from copy import copy
 from functools import partial
+from hashlib import sha256
 from typing import cast
 
 import msgspec
@@ -19,6 +20,7 @@ from embermq.edge.connection_limits import ConnectionSlot
 from embermq.edge.listener_context import ListenerContext
 from embermq.edge.node_link import (
     NONCE_BYTES,
+    OPERATION_BYTES_MAX,
     SIZE_BYTES,
     Homes,
     Introduced,
@@ -26,6 +28,7 @@ from embermq.edge.node_link import (
     MemberOf,
     MembersAsked,
     Messages,
+    OperationAsked,
     read_introduction,
 )
 from embermq.edge.settings import Address
@@ -35,6 +38,9 @@ from embermq.mqtt.wire.version import ProtocolVersion
 from embermq.ports.tick_store import EVERYBODY
 from embermq.sessions.listener_terms import Terms
 from embermq.sessions.member_ids import is_member_id
+
+Operate = Callable[[bytes, Callable[[bytes], None]], None]
+"""Begins what an operator at another node has asked for, and calls back with the answer."""
 
 
 class _Proven:
@@ -123,8 +129,10 @@ class NodeDoor(asyncio.Protocol):
         *,
         take: Callable[[bytes], None],
         members_of: Callable[[int], list[str]],
+        do: Operate,
     ) -> None:
         self._members_of = members_of
+        self._do = do
         self._homes = homes
         self._slot = slot
         self._door = door
@@ -168,6 +176,9 @@ class NodeDoor(asyncio.Protocol):
             transport.set_protocol(following)
             following.data_received(rest)
             return
+        if isinstance(introduced, OperationAsked):
+            self._operate(introduced, rest)
+            return
         if isinstance(introduced, MembersAsked):
             self._stop_timer()
             self._tell_members(introduced)
@@ -210,7 +221,7 @@ class NodeDoor(asyncio.Protocol):
         def ended(session_id: str) -> None:
             left.discard(session_id)
             if not left:
-                self._answer([] if asked.over else self._members_of(asked.of))
+                self._answer(msgspec.json.encode([] if asked.over else self._members_of(asked.of)))
 
         for session in found:
             broker.connecting.remove(session, partial(ended, session.client_id))
@@ -219,9 +230,19 @@ class NodeDoor(asyncio.Protocol):
         elif not found:  # they have ended before, which need not be stored yet
             state.tick.batch.when_stored(EVERYBODY, partial(ended, ""))
 
-    def _answer(self, told: list[str]) -> None:
+    def _operate(self, asked: OperationAsked, told: bytes) -> None:
+        """Once all of it is there; until then the introduction is read again."""
+        if asked.size > OPERATION_BYTES_MAX:
+            self._refuse(f"an operation of {asked.size} bytes, more than {OPERATION_BYTES_MAX}")
+        elif len(told) >= asked.size:
+            self._stop_timer()
+            if sha256(told).hexdigest() == asked.digest:
+                self._do(told, self._answer)
+            else:
+                self._refuse("an operation that is not the one which was announced")
+
+    def _answer(self, data: bytes) -> None:
         if self._transport is not None and not self._transport.is_closing():
-            data = msgspec.json.encode(told)
             self._transport.write(len(data).to_bytes(SIZE_BYTES) + data)
             self._transport.close()
 

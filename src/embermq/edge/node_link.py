@@ -5,6 +5,7 @@ Who is called begins with `NONCE_BYTES` that are random. The caller answers with
 what is to come as JSON, and an HMAC over both by the secret that the nodes have in common. Of a client its own bytes
 follow, and answers come back, as they are. Of messages their records follow, each behind four bytes of its length. A
 member speaks MQTT 5 from then on. Who asks for member sessions gets their ids as JSON, behind four bytes of length.
+What an operator asks of another node follows, too, and its answer comes behind four bytes of length.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 from collections.abc import Callable
+from functools import partial
 from hashlib import sha256
 from typing import Protocol
 
@@ -29,6 +31,7 @@ SIZE_BYTES = 4
 CALL_S = 3.0
 """How long a node has to answer a call."""
 INTRODUCTION_BYTES_MAX = 64 * 1024
+OPERATION_BYTES_MAX = 2 * 1024 * 1024
 
 
 class IntroductionError(ValueError):
@@ -64,6 +67,15 @@ class MembersAsked(Struct, frozen=True, kw_only=True, tag="members"):
     of: int
     node: str
     over: tuple[str, ...] = ()
+
+
+class OperationAsked(Struct, frozen=True, kw_only=True, tag="operation"):
+    """What an operator wants of what `slot` has: so many bytes, which follow, and their SHA-256 in hex. The answer is
+    behind four bytes of its length."""
+
+    slot: int
+    size: int
+    digest: str
 
 
 class Introduced(Struct, frozen=True, kw_only=True, tag="client"):
@@ -108,7 +120,7 @@ class Homes(Protocol):
         ...
 
 
-Introduction = Introduced | Messages | MemberOf | MembersAsked
+Introduction = Introduced | Messages | MemberOf | MembersAsked | OperationAsked
 
 
 def encode_introduction(introduced: Introduction, nonce: bytes, secret: bytes) -> bytes:
@@ -184,6 +196,48 @@ class NonceReader(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if not self._nonce.done():
             self._nonce.set_exception(exc or EOFError("it closed the connection"))
+
+
+async def ask_node(
+    address: Address,
+    tls: NodeTls | None,
+    introduction: Introduction,
+    secret: bytes,
+    answer_s: float,
+    *,
+    behind: bytes = b"",
+) -> bytes:
+    """What a node answers to an introduction and what follows it. Raises OSError, also when it takes too long, EOFError
+    and IntroductionError."""
+    answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+    far, nonce = await call_node(address, tls, partial(_Answer, answer))
+    try:
+        far.write(encode_introduction(introduction, nonce, secret) + behind)
+        async with asyncio.timeout(answer_s):
+            return await answer
+    finally:
+        far.abort()
+
+
+class _Answer(NonceReader):
+    """What comes behind its length."""
+
+    def __init__(self, answer: asyncio.Future[bytes], nonce: asyncio.Future[bytes]) -> None:
+        super().__init__(nonce)
+        self._answer = answer
+        self._held = bytearray()
+
+    def take(self, data: bytes) -> None:
+        self._held += data
+        end = SIZE_BYTES + int.from_bytes(self._held[:SIZE_BYTES])
+        if len(self._held) >= max(SIZE_BYTES, end) and not self._answer.done():
+            self._answer.set_result(bytes(self._held[SIZE_BYTES:end]))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        if not self._answer.done():
+            self._answer.set_exception(exc or EOFError("it closed the connection"))
+            self._answer.exception()  # nobody may wait for it any more
 
 
 def _too_long(size: int) -> str:

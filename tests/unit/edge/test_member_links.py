@@ -64,7 +64,9 @@ class FarNode:
 
     def _makes(self) -> NodeDoor:
         homes, place = cast(Homes, self._homes), cast(ConnectionSlot, None)
-        return NodeDoor(homes, THERE, self._door, place, take=lambda _: None, members_of=self._members_of)
+        return NodeDoor(
+            homes, THERE, self._door, place, take=lambda _: None, members_of=self._members_of, do=print
+        )
 
     def _members_of(self, slot: int) -> list[str]:
         self.listed += 1

@@ -8,6 +8,7 @@ import shutil
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from hashlib import sha256
 from pathlib import Path
 from typing import cast
 
@@ -21,7 +22,15 @@ from embermq.access.authentication.gate import Gate
 from embermq.edge import listening_sockets, node_link
 from embermq.edge.listener_settings import Listener
 from embermq.edge.mqtt_server import MqttServer
-from embermq.edge.node_link import NONCE_BYTES, Homes, NonceReader, call_node
+from embermq.edge.node_link import (
+    NONCE_BYTES,
+    OPERATION_BYTES_MAX,
+    Homes,
+    NonceReader,
+    OperationAsked,
+    ask_node,
+    call_node,
+)
 from embermq.edge.node_tls import NodeTls
 from embermq.edge.settings import Address, ClientSettings, OwnSettings
 from embermq.edge.tick_loop import TickLoop
@@ -29,6 +38,7 @@ from embermq.edge.tls import TlsFileError
 from embermq.tools.certificates import Authority
 
 WAIT_S = 60
+SECRET = b"s" * 32
 HERE = "127.0.0.1"
 CLIENTS = ClientSettings(connect_timeout_s=2 * WAIT_S)
 """With more time than a test has: no handshake ends by itself."""
@@ -39,6 +49,9 @@ class OneNode:
 
     def __init__(self, tls: NodeTls) -> None:
         self.tls = tls
+
+    def secret(self) -> bytes:
+        return SECRET
 
 
 @pytest.fixture(autouse=True)
@@ -57,6 +70,11 @@ def node_tls(authority: Authority, *hosts: str) -> NodeTls:
     return NodeTls(str(certificate), str(authority.certificate_file))
 
 
+def echo(told: bytes, then: Callable[[bytes], None]) -> None:
+    """What another node asks for is its answer, somewhat later."""
+    asyncio.get_running_loop().call_soon(then, told)
+
+
 @asynccontextmanager
 async def listening(tls: NodeTls) -> AsyncIterator[tuple[MqttServer, Address]]:
     """A node's real door."""
@@ -64,7 +82,7 @@ async def listening(tls: NodeTls) -> AsyncIterator[tuple[MqttServer, Address]]:
     homes = cast(Homes, OneNode(tls))
     server = MqttServer(hand.broker, cast(TickLoop, _Ticks()), cast(Gate, None), CLIENTS, homes)
     address = Address(HERE, free_port())
-    await server.open_for_nodes(address, 0, lambda _: None, lambda _: [])
+    await server.open_for_nodes(address, 0, lambda _: None, lambda _: [], echo)
     try:
         yield server, address
     finally:
@@ -96,6 +114,29 @@ def test_nodes_with_certificates_of_their_authority_reach_one_another(authority:
     async def scenario() -> None:
         async with listening(node_tls(authority)) as (_, address):
             assert len(await nonce_from(address, node_tls(authority, "192.0.2.9"))) == NONCE_BYTES
+
+    asyncio.run(scenario())
+
+
+def test_what_an_operator_asks_of_another_node_is_answered(authority: Authority) -> None:
+    async def scenario() -> None:
+        tls = node_tls(authority)
+
+        async def asked(told: bytes, announced: bytes, secret: bytes = SECRET, size: int = 0) -> bytes:
+            digest = sha256(announced).hexdigest()
+            about = OperationAsked(slot=0, size=size or len(announced), digest=digest)
+            return await ask_node(address, tls, about, secret, WAIT_S, behind=told)
+
+        async with listening(tls) as (_, address):
+            for told in (b"", b"x", b"x" * OPERATION_BYTES_MAX):
+                assert await asked(told, told) == told
+            for ask in (
+                asked(b"x", b"y"),
+                asked(b"x", b"x", secret=b"t" * 32),
+                asked(b"x", b"x", size=OPERATION_BYTES_MAX + 1),
+            ):
+                with pytest.raises((OSError, EOFError)):
+                    await ask
 
     asyncio.run(scenario())
 

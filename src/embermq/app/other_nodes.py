@@ -1,0 +1,84 @@
+"""What operators ask of the other nodes of the cluster, and those of this one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
+from hashlib import sha256
+
+from embermq.admin.errors import OperationRefused
+from embermq.admin.forwarding import answered
+from embermq.admin.trail import Trail
+from embermq.app.desks import Desks
+from embermq.app.homes import ClusterHomes
+from embermq.cluster.slots import slot_of, slot_of_queue
+from embermq.edge.node_link import OPERATION_BYTES_MAX, OperationAsked, ask_node
+from embermq.ports.errors import StoreUnavailable
+
+
+class NodesAsked:
+    """See `admin.forwarding.OtherNodes`. Of a cluster with so many slots."""
+
+    def __init__(self, homes: ClusterHomes, slots: int) -> None:
+        self._homes = homes
+        self._slots = slots
+
+    @property
+    def slot(self) -> int:
+        """See `OtherNodes`."""
+        return self._homes.slot
+
+    @property
+    def others(self) -> Sequence[int]:
+        """See `OtherNodes`."""
+        return [slot for slot in range(self._slots) if slot != self.slot]
+
+    def slot_of_client(self, client_id: str) -> int:
+        """See `OtherNodes`."""
+        return slot_of(client_id, self._slots)
+
+    def slot_of_queue(self, name: str) -> int:
+        """See `OtherNodes`."""
+        return slot_of_queue(name, self._slots)
+
+    async def ask(self, slot: int, told: bytes, answer_s: float) -> bytes:
+        """See `OtherNodes`."""
+        if len(told) > OPERATION_BYTES_MAX:
+            raise OperationRefused(
+                f"slot {slot} has it, whose node is asked {OPERATION_BYTES_MAX} bytes at most and not {len(told)}: ask "
+                "that one"
+            )
+        address = self._homes.address_of(slot)
+        if address is None:
+            raise StoreUnavailable(
+                f"slot {slot} of the cluster has it, which no node has now: ask again later"
+            )
+        asked = OperationAsked(slot=slot, size=len(told), digest=sha256(told).hexdigest())
+        try:
+            return await ask_node(
+                address, self._homes.tls, asked, self._homes.secret(), answer_s, behind=told
+            )
+        except (OSError, EOFError) as error:
+            why = "too slow" if isinstance(error, TimeoutError) else str(error)
+            raise StoreUnavailable(f"the node of slot {slot}, {address}, does not answer: {why}") from None
+
+
+class AskedByNodes:
+    """What other nodes ask of this one."""
+
+    def __init__(self, desks: Desks, trail: Trail) -> None:
+        self._answered = partial(answered, desks, trail)
+        self._under_way: set[asyncio.Task[bytes]] = set()
+
+    def do(self, told: bytes, then: Callable[[bytes], None]) -> None:
+        """See `edge.node_door.Operate`."""
+        task = asyncio.get_running_loop().create_task(self._answered(told))
+        self._under_way.add(task)
+
+        def is_done(done: asyncio.Task[bytes]) -> None:
+            self._under_way.discard(done)
+            if not done.cancelled():
+                then(done.result())
+
+        task.add_done_callback(is_done)
