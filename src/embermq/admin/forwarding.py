@@ -84,7 +84,7 @@ class Answered(Struct, frozen=True, kw_only=True, omit_defaults=True):
     detail: str = ""
 
 
-class Done(Struct, frozen=True):
+class OperationDone(Struct, frozen=True):
     """What an operation answers. `missing` are slots whose part of a list is not in it."""
 
     answer: Any
@@ -93,11 +93,11 @@ class Done(Struct, frozen=True):
 
 async def do_on_any_node(
     operation: AdminOperation, desk: object, request: Any, *, by: str, peer: str
-) -> Done:
+) -> OperationDone:
     """Do it here, at the node that has what it is about, or, for a list, at all. Raises what the operation does, and
     StoreUnavailable when that node does not answer: what was asked for may have been done."""
     if not isinstance(desk, SharedDesk):
-        return Done(await _do(operation, desk, request))
+        return OperationDone(await _do(operation, desk, request))
     told = Forwarded(
         operation=operation.name, request=Raw(msgspec.json.encode(request, enc_hook=str)), by=by, peer=peer
     )
@@ -107,8 +107,8 @@ async def do_on_any_node(
     for slot in _slots_of(desk.nodes, request):
         try:
             if slot == desk.nodes.slot:
-                return Done(await _do(operation, desk.desk, request))
-            return Done(await _ask(operation, desk.nodes, slot, told, DONE_S))
+                return OperationDone(await _do(operation, desk.desk, request))
+            return OperationDone(await _ask(operation, desk.nodes, slot, told, DONE_S))
         except NotFound as error:
             refusal = refusal or error
     assert refusal is not None, "there is a slot"
@@ -128,7 +128,7 @@ def _slots_of(nodes: OtherNodes, request: Any) -> Sequence[int]:
     return [nodes.slot]
 
 
-async def _list(operation: AdminOperation, desk: SharedDesk, request: Any, told: Forwarded) -> Done:
+async def _list(operation: AdminOperation, desk: SharedDesk, request: Any, told: Forwarded) -> OperationDone:
     """Of all slots, in the order in which each has its own."""
     asked = (_ask(operation, desk.nodes, slot, told, LISTED_S) for slot in desk.nodes.others)
     parts = await asyncio.gather(_do(operation, desk.desk, request), *asked, return_exceptions=True)
@@ -144,7 +144,7 @@ async def _list(operation: AdminOperation, desk: SharedDesk, request: Any, told:
     names = tuple(operation.pages.values())
     if names:
         found.sort(key=lambda each: _key(each, names))
-    return Done(list(_page(found, names, getattr(request, "limit", 0))), sorted(missing))
+    return OperationDone(list(_page(found, names, getattr(request, "limit", 0))), sorted(missing))
 
 
 def _page(found: Sequence[Any], names: Sequence[str], limit: int) -> Iterator[Any]:

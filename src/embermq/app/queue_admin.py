@@ -1,30 +1,21 @@
-"""Durable queues for their operators: the desk, the file of queues, gRPC."""
+"""Durable queues for their operators: the desk and the file of queues."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from embermq.admin.durable import TickDriver
 from embermq.admin.errors import OperationRefused, QueueElsewhere
 from embermq.admin.queue_desk import QueueDesk
-from embermq.app.api_tokens import token_access
 from embermq.app.config import Settings
 from embermq.app.queue_file import read_queue_file
 from embermq.queues.errors import SettingsRefused
 from embermq.queues.mqtt.mqtt_queues import MqttQueues
 from embermq.queues.settings import OFF
 from embermq.sessions.state import BrokerState
-
-if TYPE_CHECKING:
-    from embermq.admin.rpc_listener import RpcDoor
-    from embermq.admin.rpc_server import RpcServer
-    from embermq.admin.trail import Trail
 
 LOG = logging.getLogger("embermq")
 
@@ -71,11 +62,6 @@ class QueueAdmin:
             except (SettingsRefused, OperationRefused) as refusal:
                 LOG.error("queues.file: %s; the queue stays as it is", refusal)
 
-    async def rpc_server(self, desk: object, door: RpcDoor, trail: Trail) -> RpcServer:
-        """For gRPC, by token; its library is loaded away from the event loop."""
-        kind = await asyncio.to_thread(_rpc_server_class)
-        return kind(desk, token_access(self._data_dir), door, trail)
-
     def close(self) -> None:
         """What goes on by itself ends."""
         if self.desk is not None:
@@ -85,12 +71,3 @@ class QueueAdmin:
 def _check_here(elsewhere: Callable[[str], str], name: str) -> None:
     if text := elsewhere(name):
         raise QueueElsewhere(text)
-
-
-def _rpc_server_class() -> type[RpcServer]:
-    # It would write to standard error what any stranger does, and has handlers for forks that are no use to us.
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
-    from embermq.admin.rpc_server import RpcServer
-
-    return RpcServer

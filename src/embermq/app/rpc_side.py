@@ -14,8 +14,8 @@ from embermq.admin.refusals import Refusals
 from embermq.admin.rpc_listener import RpcDoor
 from embermq.admin.settings import STOP_TIMEOUT_S, GrpcLimits
 from embermq.admin.trail import Trail
+from embermq.app.api_tokens import token_access
 from embermq.app.http_side import bind, bound_to
-from embermq.app.queue_admin import QueueAdmin
 from embermq.edge.api_listeners import ApiListeners, certificate_name
 from embermq.edge.listener_settings import Listener
 from embermq.edge.settings import Address
@@ -33,17 +33,15 @@ class RpcSide:
         self,
         data_dir: Path,
         settings: GrpcLimits,
-        queues: QueueAdmin,
+        desk: object,
         refusals: Refusals,
         trail: Trail,
-        desk: object,
     ) -> None:
         """`desk` is that of queues, None where these are switched off."""
         self._desk = desk
         self._trail = trail
         self._data_dir = data_dir
         self._settings = settings
-        self._queues = queues
         self._refusals = refusals
         self._door = RpcDoor(self._behind, settings, refusals)
         self._server: RpcServer | None = None
@@ -96,9 +94,19 @@ class RpcSide:
     async def _behind(self) -> str:
         async with self._turn:
             if self._server is None:
-                server = await self._queues.rpc_server(self._desk, self._door, self._trail)
+                kind = await asyncio.to_thread(_rpc_server_class)  # its library takes a while to load
+                server = kind(self._desk, token_access(self._data_dir), self._door, self._trail)
                 with suppress(FileNotFoundError):  # of a broker that was killed
                     os.unlink(self._path())
                 await server.start(self._path())
                 self._server = server
         return self._path()
+
+
+def _rpc_server_class() -> type[RpcServer]:
+    # It would write to standard error what any stranger does, and has handlers for forks that are no use to us.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+    from embermq.admin.rpc_server import RpcServer
+
+    return RpcServer

@@ -389,14 +389,12 @@ class _Application:
         LOG.info("stopped in %.1f s", time.monotonic() - began)
 
     async def _open(self, parts: _Parts, desks: Desks) -> "_Surfaces":
-        service, queues = parts.service, parts.queues
+        service = parts.service
         settings, bound = self._settings, service.bound
         await self._open_for_nodes(parts.server, parts.embedded.peers, desks)
         surfaces = _Surfaces(
             HttpSide(self._data_dir, service, desks, service.refusals["http"], self._trail, bound=bound),
-            RpcSide(
-                self._data_dir, GrpcLimits(), queues, service.refusals["grpc"], self._trail, desks[QUEUES]
-            ),
+            RpcSide(self._data_dir, GrpcLimits(), desks[QUEUES], service.refusals["grpc"], self._trail),
             ApiListeners(parts.embedded.broker.state),
         )
         for listener in compose_listeners(
