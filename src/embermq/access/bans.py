@@ -18,7 +18,7 @@ MAPPED_BITS = 96
 
 
 class BanKind(StrEnum):
-    """What is banned."""
+    """By what a ban finds whom it keeps out."""
 
     CLIENT_ID = "client_id"
     USER = "user"

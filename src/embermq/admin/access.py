@@ -156,7 +156,7 @@ class TokenAccess:
 
 
 class UnixClock(Protocol):
-    """Unix milliseconds."""
+    """What tells the time, as milliseconds since 1970 in UTC."""
 
     def __call__(self) -> int: ...
 

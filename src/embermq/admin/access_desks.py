@@ -29,7 +29,7 @@ class AccountDesk(Protocol):
     more."""
 
     async def page(self, asked: ListAccountsRequest) -> Sequence[AccountView]:
-        """Accounts by name."""
+        """A page of accounts in the order of their names, as `asked` limits it."""
         ...
 
     async def add(self, asked: AccountAsked) -> MadePassword:

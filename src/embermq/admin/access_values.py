@@ -37,7 +37,7 @@ class ListAccountsRequest(Struct, frozen=True, kw_only=True):
 
 
 class AccountRequest(Struct, frozen=True, kw_only=True):
-    """One account."""
+    """Asks for one account by its name."""
 
     user: Text
 
@@ -54,7 +54,7 @@ class PasswordAsked(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class AccountAsked(PasswordAsked, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A new account."""
+    """An account that is to be made, with its first password and its type of client."""
 
     name: Text
     type: ClientKind = "device"
@@ -97,7 +97,7 @@ class TokenAsked(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class TokenRequest(Struct, frozen=True, kw_only=True):
-    """One token."""
+    """Asks for one token of the API by its name."""
 
     token: str
 

@@ -70,7 +70,7 @@ def parameters(operation: AdminOperation) -> Iterator[Parameter]:
 
 
 def described(operations: Sequence[AdminOperation]) -> dict[str, Any]:
-    """The document."""
+    """The OpenAPI 3.1 document of these operations, as it is sent as JSON."""
     paths: dict[str, dict[str, Any]] = {}
     for operation in operations:
         for path in operation.paths:

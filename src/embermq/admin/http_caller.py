@@ -14,7 +14,7 @@ _PROXY_VERSION = "1.0"
 
 
 class HttpCaller:
-    """By one request."""
+    """Who asks by one HTTP request: address, token and certificate, as `access` looks at them."""
 
     def __init__(self, request: Request) -> None:
         self._request = request

@@ -78,7 +78,7 @@ class PeekRequest(QueueRequest, frozen=True, kw_only=True):
 
 
 class MessageRequest(QueueRequest, frozen=True, kw_only=True):
-    """One message."""
+    """Asks for one message of a queue by its id."""
 
     message_id: str
 

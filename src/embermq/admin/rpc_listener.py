@@ -86,7 +86,7 @@ class RpcDoor:
             _log.error("gRPC cannot be answered: %s", error, exc_info=trace)
 
     def is_well(self) -> None:
-        """It can."""
+        """gRPC can be answered: a complaint from before is over."""
         self._complaint = ""
 
     def leave(self, visitor: _Visitor) -> None:

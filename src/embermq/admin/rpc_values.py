@@ -68,7 +68,7 @@ def _written(kind: type[Message] | None, given: Any) -> Any:
 
 
 def many(kind: type[M], values: Sequence[Struct]) -> list[M]:
-    """One for each."""
+    """A message of `kind` for each value, in their order."""
     return [written(kind, value) for value in values]
 
 

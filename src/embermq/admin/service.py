@@ -33,11 +33,11 @@ class AdminService(Protocol):
     """Implemented in app. Every call answers from memory, within a millisecond or so, on the event loop."""
 
     def health(self) -> Health:
-        """For `/health`."""
+        """What `GET /health` answers."""
         ...
 
     def ready(self) -> Readiness:
-        """For `/ready`."""
+        """What `GET /ready` answers: whether clients are served, and the state of each part."""
         ...
 
     def metrics_text(self) -> str:

@@ -162,7 +162,7 @@ class ListClientsRequest(Struct, frozen=True, kw_only=True):
 
 
 class ClientRequest(Struct, frozen=True, kw_only=True):
-    """One client."""
+    """Asks for one client by its id."""
 
     client_id: str = ""
 
@@ -191,7 +191,7 @@ class LogsRequest(Struct, frozen=True, kw_only=True):
 
 
 class RestoreRequest(Struct, frozen=True, kw_only=True):
-    """One application log."""
+    """Asks for one application log by the topic that holds it."""
 
     topic: str
 

@@ -77,11 +77,11 @@ class NoTrail:
     """Where nothing is kept."""
 
     async def begin(self, change: ChangeBegun) -> str:
-        """Of no change."""
+        """Returns "": nothing is noted, so no change has an id."""
         return ""
 
     def end(self, change_id: str, outcome: str) -> None:
-        """Nothing."""
+        """Nothing is noted."""
 
 
 NO_TRAIL = NoTrail()

@@ -174,7 +174,7 @@ class ClusterSide:
         return False
 
     def stop_waiting(self) -> None:
-        """End `stand_by`."""
+        """End `stand_by` from elsewhere: it returns without a place."""
         self._stopped = True
         self._due.set()
 

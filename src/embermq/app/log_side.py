@@ -84,7 +84,7 @@ class LogSide(ABC):
 
     @abstractmethod
     def open_for_retention(self) -> RetainedLog:
-        """For another thread."""
+        """Open the log once more, for the thread that deletes what is too old."""
 
     @abstractmethod
     def open_reader(self) -> tuple[MessageLog, Callable[[], None]]:

@@ -38,7 +38,7 @@ READ_BYTES = 4 * 1024 * 1024
 
 
 def other_slots(settings: Settings, slot: int) -> list[int]:
-    """All but one."""
+    """The slots of the cluster's other nodes, by number."""
     return [other for other in range(settings.cluster.slots) if other != slot]
 
 
@@ -110,7 +110,7 @@ class Peers:
         return min(self._kept_from.values())
 
     def statistics(self) -> ClusterStatistics:
-        """A snapshot."""
+        """What this node has sent to others and got from them since its start, and its links of members."""
         return ClusterStatistics(
             copied=self.inflow.copies,
             delivered=self.inflow.delivered,

@@ -79,7 +79,7 @@ class RedisState:
         self._link.start(self._epoch, on_taken_over)
 
     def abandon(self) -> None:
-        """The start failed."""
+        """Let go of Redis when the start has failed: no link has been started yet."""
         self._blocking.close()
 
     async def close(self) -> None:

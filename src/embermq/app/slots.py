@@ -64,7 +64,7 @@ def slot_prefix(prefix: str, slot: int) -> str:
 
 
 def node_address(text: str, setting: str) -> Address:
-    """Raises ValueError."""
+    """HOST:PORT as an address. Raises ValueError, naming the setting, for anything else, port 0 included."""
     try:
         address = parse_listener(text)
     except ValueError as error:

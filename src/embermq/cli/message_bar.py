@@ -63,7 +63,7 @@ def job_told(
 
 
 def print_progress(done: int, total: int) -> None:
-    """For programs."""
+    """A line of JSON a step for programs, {"done": N, "total": N}, in place of the bar."""
     print(msgspec.json.encode({"done": done, "total": total}).decode(), flush=True)
 
 

@@ -160,7 +160,7 @@ class ClientDoor(asyncio.Protocol):
     # What the other side does
 
     def from_far(self, data: bytes) -> None:
-        """Its node answers."""
+        """Send on what the client's node has answered; dropped when the client has gone."""
         if self._transport is not None:
             self._transport.write(data)
 

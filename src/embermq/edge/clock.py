@@ -40,7 +40,7 @@ class TimeSource(Protocol):
 
 
 class MachineTime(TimeSource):
-    """The real ones."""
+    """The machine's own clocks: time since boot, sleep included, and the wall clock."""
 
     def boot_ms(self) -> int:
         return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
@@ -58,7 +58,7 @@ class NotedTime(Struct, frozen=True):
 
 
 class ClockChange(Enum):
-    """What `look` found."""
+    """What `look` has found the wall clock to have done since the last look."""
 
     STEPPED = "stepped"
     SET = "set"

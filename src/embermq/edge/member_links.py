@@ -69,7 +69,7 @@ class MemberLinks:
                 link.abort()
 
     def close(self) -> None:
-        """Make no more."""
+        """Make no more links, and close those that are open."""
         for task in (*self._tasks, *self._calls):
             task.cancel()
         for link in list(self._open):

@@ -46,7 +46,7 @@ class UnixAddress(Struct, frozen=True, order=True):
 
     @property
     def is_loopback(self) -> bool:
-        """Always."""
+        """Always true: a Unix socket is reached from this machine alone."""
         return True
 
 

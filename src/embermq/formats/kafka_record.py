@@ -102,7 +102,7 @@ class KafkaFrame(Struct, frozen=True, gc=False):
 
 
 class KafkaRecord(Struct, frozen=True):
-    """The same, decoded."""
+    """A record of the message log in Kafka, decoded."""
 
     record: LogRecord
     source: int | None = None

@@ -33,7 +33,7 @@ class Progress(Struct, frozen=True):
 
 
 def progress_topic(prefix: str) -> str:
-    """Its name."""
+    """The name of the topic that holds the progress of the queries."""
     return f"{prefix}.pipeline.progress"
 
 

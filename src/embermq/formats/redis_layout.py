@@ -534,7 +534,7 @@ def encode_schema(log_id: str) -> bytes:
 
 
 def decode_schema(value: bytes) -> Schema:
-    """Raises LayoutError."""
+    """The value of `embermq:schema`. Raises LayoutError for another version, or for what is no such value."""
     try:
         return _decode_schema(value)
     except ValueError as error:

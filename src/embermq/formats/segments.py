@@ -125,7 +125,8 @@ def encode_segment_head(head: SegmentHead) -> bytes:
 
 
 def decode_segment_head(data: bytes) -> SegmentHead:
-    """Raises SegmentError."""
+    """The head of a segment file from its first bytes. Raises SegmentError for a short, foreign or damaged
+    one."""
     if len(data) < FILE_BYTES:
         raise SegmentError(f"{len(data)} bytes are no header of a segment")
     magic, checksum, version, *values = _FILE.unpack_from(data)

@@ -50,7 +50,7 @@ class ReaderPosition(Struct, frozen=True):
 
 
 def encode_floors(floors: tuple[tuple[int, int], ...]) -> str:
-    """As text."""
+    """Floors as text, `partition:floor` each with commas between them, such as `0:17,1:4`."""
     return ",".join(f"{partition}:{floor}" for partition, floor in floors)
 
 

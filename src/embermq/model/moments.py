@@ -9,5 +9,5 @@ def iso_s(unix_ms: int) -> str:
 
 
 def iso_ms(unix_ms: int) -> str:
-    """To the millisecond."""
+    """To the millisecond: `2026-11-28T15:33:41.250+00:00`."""
     return datetime.fromtimestamp(unix_ms / 1_000, UTC).isoformat(timespec="milliseconds")

@@ -23,7 +23,7 @@ class MessageState(IntEnum):
 
 
 class DeadLetterReason:
-    """Value of `dlq-reason`."""
+    """Why a message became a dead letter: what `dlq-reason` says."""
 
     REJECTED = "rejected"
     MAX_RETRIES = "max_retries"
@@ -189,12 +189,6 @@ class QueueWrites(Writes):
             key: row for key, row in kept.delayed.items() if row.offset >= 0 and key[0] not in ended
         }
         super().put_before(kept)
-
-    def records_needed(self) -> set[int]:
-        """Numbers of records of this tick that entries and delayed messages stand for."""
-        needed = {row.record for row in self.entries.values()}
-        needed |= {row.record for row in self.delayed.values()}
-        return needed - {-1}
 
 
 class StoredQueue(Struct, frozen=True):

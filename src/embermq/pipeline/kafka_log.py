@@ -43,7 +43,7 @@ class KafkaLog(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def log_topic(self) -> str:
-        """The message log."""
+        """The topic of the message log."""
         return f"{self.prefix}.msg.all"
 
     @property
@@ -67,7 +67,8 @@ class KafkaLog(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return progress_topic(self.prefix)
 
     def client_options(self) -> dict[str, str]:
-        """For librdkafka."""
+        """Options by which a client of librdkafka reaches and enters this Kafka, login and TLS files
+        included."""
         options = {"bootstrap.servers": self.bootstrap, "security.protocol": self._protocol}
         if self.tls_ca_file:
             options["ssl.ca.location"] = self.tls_ca_file

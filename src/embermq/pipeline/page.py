@@ -50,7 +50,7 @@ class Page:
         self._parts = [f"<h1>{escape(title)}</h1>"]
 
     def heading(self, text: str) -> None:
-        """Of what follows."""
+        """Add a heading over what follows."""
         self._parts.append(f"<h2>{escape(text)}</h2>")
 
     def paragraph(self, text: str, kind: str = "") -> None:
@@ -106,7 +106,7 @@ class Page:
         )
 
     def text(self) -> str:
-        """The whole file."""
+        """The whole file: one HTML document without scripts, which loads nothing."""
         return (
             '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
             "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"

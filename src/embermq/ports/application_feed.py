@@ -39,7 +39,7 @@ class FeedTaker(Protocol):
     those that the log itself has."""
 
     def take(self, partition: int, entries: list[FeedEntry]) -> None:
-        """The next ones."""
+        """Take the next entries of a partition, at offsets that rise."""
 
     def begins(self, partition: int, first: int) -> None:
         """What stood before this offset is not there any more; it may be long until something follows."""
@@ -120,4 +120,4 @@ class SharedFeeds(ABC):
     @property
     @abstractmethod
     def failing(self) -> str:
-        """As of `ApplicationFeeds`."""
+        """Why shared logs cannot be read now, in one sentence for operators; "" while they can."""

@@ -32,7 +32,7 @@ class DeadLetterAlerts(ABC):
 
     @abstractmethod
     def statistics(self) -> AlertStatistics:
-        """From any thread."""
+        """What was sent, dropped and is waiting, at this moment; may be called on any thread."""
 
     @abstractmethod
     def close(self) -> None:

@@ -42,7 +42,7 @@ class ClusterView(Struct, frozen=True, kw_only=True):
 
 
 class NodeLease(Struct, frozen=True):
-    """A node's own."""
+    """The lease by which a node keeps its place: it is lost when it was not renewed for `ttl_s`."""
 
     id: int
     ttl_s: float

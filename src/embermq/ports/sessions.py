@@ -62,4 +62,4 @@ class SessionStore(ABC):
 
     @abstractmethod
     def load_retained(self) -> list[RetainedRow]:
-        """Every retained message."""
+        """Every retained message that is stored."""

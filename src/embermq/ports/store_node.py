@@ -6,7 +6,7 @@ from msgspec import Struct
 
 
 class Node(Struct, frozen=True, order=True):
-    """One server."""
+    """The address of one server of a store."""
 
     host: str
     port: int

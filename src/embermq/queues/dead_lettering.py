@@ -13,7 +13,7 @@ from embermq.queues.values import Burial
 
 
 class DeadLettering:
-    """Of one queue."""
+    """Dead letters of one queue: what becomes one, where it goes, and the room that it takes there."""
 
     def __init__(self, ledger: QueueLedger, settings: QueueSettings, room: DeadLetterQuota) -> None:
         self.settings = settings

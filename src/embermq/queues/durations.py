@@ -21,7 +21,7 @@ class Duration(int):
 
 
 def parse_duration(text: str) -> Duration:
-    """Raises ValueError."""
+    """A duration such as 500ms, 5s, 5m, 3h or 7d. Raises ValueError for any other text."""
     found = _DURATION.fullmatch(text)
     if found is None:
         raise ValueError(f"{text[:40]!r} is no duration such as 500ms, 5s, 5m, 3h or 7d")

@@ -127,7 +127,7 @@ class Entries(Mapping[int, QueueEntry]):
         return self._blocks[sequence >> _SHIFT].partitions[sequence & _MASK]
 
     def key(self, sequence: int) -> str | None:
-        """None without one."""
+        """The key that the message was published with, None without one."""
         keys = self._blocks[sequence >> _SHIFT].keys
         return None if keys is None else keys[sequence & _MASK]
 

@@ -187,7 +187,7 @@ class LetterFilter(Struct, frozen=True, kw_only=True):
 
 
 def stats_of(queue: Queue, now_ms: int) -> QueueStats:
-    """Figures."""
+    """Figures of a queue and its groups, as the API and metrics show them."""
     settings, groups = queue.settings, list(queue.groups.values())
     oldest_ms = oldest_ms_of(queue, now_ms)
     return QueueStats(

@@ -132,7 +132,7 @@ def check_name(name: str, reason_code: ReasonCode) -> None:
 
 
 def kind_of(name: str) -> QueueKind:
-    """By its prefix."""
+    """What kind of queue has this name, which its prefix says."""
     if name.startswith(DEAD_LETTER_PREFIX):
         return QueueKind.DEAD_LETTERS
     if name.startswith(RESPONSE_PREFIX):

@@ -44,7 +44,7 @@ class _Removed(Struct):
 
 
 class Scans:
-    """Of one queue."""
+    """Offers what a queue holds to its groups, piece by piece."""
 
     def __init__(self, ledger: QueueLedger) -> None:
         self.filling: dict[str, Group] = {}

@@ -34,7 +34,7 @@ NAME_PLACE = "<name>"
 
 
 class Ordering(StrEnum):
-    """[queues-30]"""
+    """In which order consumers of a group get messages [queues-30]."""
 
     NONE = "none"
     PARTITION = "partition"
@@ -65,7 +65,7 @@ class TtlAction(StrEnum):
 
 
 class RetryPolicy(Struct, frozen=True, forbid_unknown_fields=True):
-    """[queues-24] [queues-25]"""
+    """How often, after what pauses and for how long a message is tried again [queues-24] [queues-25]."""
 
     max_retries: Annotated[int, Meta(ge=0, le=1_000)] = 10
     initial_backoff: Duration = Duration(5_000)

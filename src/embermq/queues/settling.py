@@ -57,7 +57,7 @@ class SettleAnswer(Struct, frozen=True):
 
 
 def read_request(verb: Verb, properties: UserProperties) -> SettleRequest:
-    """Raises PropertyRefused."""
+    """What a message to a settling topic asks for, read from its user properties. Raises PropertyRefused."""
     message_ids: list[str] = []
     single = {"group-id": "", "reason": "", "delay": ""}
     for name, value in properties:

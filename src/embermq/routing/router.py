@@ -171,7 +171,7 @@ class Router:
 
     @property
     def shared_count(self) -> int:
-        """Subscriptions that share."""
+        """How many subscriptions are members of a shared one."""
         return sum(len(turn.members) for turn in self._turns.values())
 
     def put(self, subscriber: Subscriber, replaced: Subscriber | None = None) -> None:

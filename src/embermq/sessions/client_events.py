@@ -15,7 +15,7 @@ from embermq.mqtt.wire.reason_codes import ReasonCode
 
 
 class EventKind(StrEnum):
-    """What happened."""
+    """What a client's event says has happened."""
 
     CONNECTED = "connected"
     """The client has its CONNACK."""

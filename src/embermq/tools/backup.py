@@ -63,7 +63,7 @@ class Manifest(Struct, frozen=True, kw_only=True):
 
     @property
     def size_bytes(self) -> int:
-        """Of all files."""
+        """Bytes of all files of the backup."""
         return sum(file.size_bytes for file in self.files)
 
     def __str__(self) -> str:

@@ -24,7 +24,7 @@ class ReplayTarget(Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """What and which."""
+        """The target as `client NAME`, `topic NAME` or `queue NAME`."""
         if self.client:
             return f"client {self.client}"
         return f"topic {self.topic}" if self.topic else f"queue {self.queue}"

@@ -40,7 +40,8 @@ _ARCHIVE = ("messages.db", "archive.db")
 
 
 def trace(wanted: Wanted, settings: Settings) -> TracedMessage:
-    """Raises OptionError, UserError."""
+    """Follow one message from its record to all who got it. Raises OptionError for what was asked,
+    UserError for what is not there."""
     data_dir = data_of(settings)
     if sum(bool(given) for given in (wanted.position, wanted.time, wanted.message)) != 1:
         raise OptionError("one of --position, --time and --message says which message of the topic")

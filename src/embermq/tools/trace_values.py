@@ -94,7 +94,8 @@ class Trace(ABC):
         self._settings = settings
 
     def run(self, wanted: Wanted) -> TracedMessage:
-        """Raises UserError, OptionError."""
+        """Find the message and what became of it. Raises UserError when it is not there, OptionError for
+        what was asked."""
         found = self._find(wanted)
         message, position = found.message, told_position(found.offset)
         if message.topic != wanted.topic:

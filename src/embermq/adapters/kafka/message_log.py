@@ -158,7 +158,7 @@ class KafkaMessageLog(MessageLog):
         return self._positions.end
 
     def trim(self, below_offset: int) -> None:
-        """At once."""
+        """Delete what lies below this position, with this call and not with a later tick."""
         self._look()
         below = min(below_offset, self._positions.end)
         last = partition_of(below)

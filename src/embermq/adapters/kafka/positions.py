@@ -52,7 +52,7 @@ class LogPositions:
 
     @property
     def appended_bytes(self) -> int:
-        """By this run."""
+        """Bytes that this run has appended, as their records were encoded; 0 at its start."""
         return self._appended_bytes
 
     def ends(self) -> dict[int, int]:

@@ -37,7 +37,7 @@ class RouteOwner(ChannelOwner):
 
 
 class Routes(ABC):
-    """Knows the channels."""
+    """Which channel an operation takes: the server that has the slot of its keys."""
 
     @abstractmethod
     def put(self, operation: Operation) -> None:
@@ -74,7 +74,7 @@ class Routes(ABC):
 
 
 class OneNode(Routes):
-    """A single Redis."""
+    """A single Redis, which has every slot."""
 
     def __init__(self, plan: Plan, owner: RouteOwner) -> None:
         (self._node,) = plan.address.nodes

@@ -33,7 +33,8 @@ _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 def to_store_error(error: OSError, doing: str) -> StoreError:
-    """Translate."""
+    """The port's error for one of the system: StoreFull when there is no room, else StoreError. `doing`
+    begins its text."""
     text = f"{doing}: {error.strerror or error}"
     return StoreFull(text) if error.errno in _FULL else StoreError(text)
 

@@ -66,7 +66,7 @@ def to_entry(columns: EntryColumns) -> EntryRow:
 
 
 def to_attempts_column(attempts: Attempts) -> bytes | None:
-    """NULL for none."""
+    """The stored form of attempts: packed bytes, or None (NULL) when there were none."""
     return None if attempts == Attempts() else _ENCODE(attempts)
 
 

@@ -93,7 +93,7 @@ class EmbeddedFeed(ApplicationFeed):
         """Nothing is brought that was not asked for."""
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Nothing is open between two questions, so there is nothing to end."""
 
 
 def _entry(bodies: Bodies, offset: int) -> FeedEntry:

@@ -32,7 +32,7 @@ class WantedLog(Struct, frozen=True):
 
     @property
     def reader(self) -> str:
-        """For people."""
+        """Whose log it is, in words for log lines."""
         if self.session is not None:
             return f"client {self.session.client_id!r}"
         return f"group {self.groups[0]}" if self.groups else "a session that ends"

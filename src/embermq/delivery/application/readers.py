@@ -70,4 +70,4 @@ class ApplicationDelivery(ABC):
 
     @abstractmethod
     def released(self, session: Session, delivery: Delivery) -> None:
-        """PUBREC came."""
+        """The client has sent PUBREC: it has the message, and PUBREL is what is left."""

@@ -21,7 +21,7 @@ class RoundsOwner(Protocol):
     """Whose lanes they are."""
 
     def lanes(self) -> Iterable[FedLane]:
-        """All of them."""
+        """Every lane that is to be looked at in a round."""
 
     def trim(self) -> None:
         """Logs may be trimmed."""

@@ -91,7 +91,7 @@ class ShareGroup:
         return f"{self.generation}/{partition}"
 
     def lane_names(self) -> list[str]:
-        """Of all partitions."""
+        """Names of the lanes of all partitions that are known here."""
         return [self.lane_name(partition) for partition in self.partitions]
 
     def partition(self, number: int, told: StoredPositions | None = None) -> GroupPartition:

@@ -87,6 +87,6 @@ class TailFence:
         self._past = [one for one in self._past if not is_below_floors(one[1] - 1)]
 
     def served(self) -> Ranges:
-        """What to store."""
+        """Ranges of positions that are served, [start, end) each, as they are stored."""
         present = ((self._start, self.taken_to),) if self.serves and self._start < self.taken_to else ()
         return (*self._past, *present)

@@ -136,7 +136,7 @@ class Pingreq(msgspec.Struct, frozen=True, gc=False):
 
 
 class Pingresp(msgspec.Struct, frozen=True, gc=False):
-    """The server is."""
+    """The server is alive: the answer to PINGREQ."""
 
 
 class Disconnect(msgspec.Struct, frozen=True, gc=False):

@@ -20,7 +20,7 @@ delivered to them and acknowledged, dropped by their limits, or is stored; what 
 
 
 def audit_page(found: AuditFound, made_at: str, signed_by: str) -> str:
-    """As HTML."""
+    """The report of an audit as one HTML page that loads nothing."""
     report = found.report
     page = Page("Audit of messages")
     page.paragraph(

@@ -60,7 +60,7 @@ def compact(
 
 
 class Compaction:
-    """One run."""
+    """One run of `embermq pipeline compact` on one lake."""
 
     def __init__(self, settings: PipelineSettings, places: Places, progress: Progress) -> None:
         self._settings = settings
@@ -69,7 +69,8 @@ class Compaction:
         self._place = lake_place(settings, places)
 
     def run(self, spark: SparkSession, *, dry: bool) -> CompactionReport:
-        """Raises LakeError."""
+        """Merge small files, delete what is too old, and say what was done or, `dry`, would be. Raises
+        LakeError."""
         began = time.monotonic()
         table = DeltaTable(spark, self._place)
         if not table.exists():

@@ -90,7 +90,7 @@ def joins_in_little_memory(spark: SparkSession) -> Iterator[None]:
 
 
 def iso_date(time_ms: int | None) -> str | None:
-    """Of Unix milliseconds."""
+    """Unix milliseconds in ISO 8601, UTC, to the millisecond; None stays None."""
     moment = _moment(time_ms)
     return None if moment is None else moment.isoformat(timespec="milliseconds")
 

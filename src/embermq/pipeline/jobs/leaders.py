@@ -37,7 +37,7 @@ class Leaders:
 
 
 def told_of(logs: Mapping[str, int]) -> str:
-    """For people."""
+    """Logs and the partition of each in words for log lines, the first few of them by name."""
     shown = [f"{log} (partition {partition})" for log, partition in sorted(logs.items())[:SHOWN]]
     more = len(logs) - len(shown)
     return ", ".join(shown) + (f" and {more} more" if more else "")

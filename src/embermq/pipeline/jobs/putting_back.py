@@ -51,7 +51,7 @@ class Clock(Protocol):
     """The module `time`, or what a test plays."""
 
     def monotonic(self) -> float:
-        """Seconds."""
+        """Seconds from some moment on, of a clock that nobody sets."""
         ...
 
     def sleep(self, seconds: float, /) -> None: ...

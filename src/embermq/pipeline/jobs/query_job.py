@@ -54,7 +54,7 @@ class QueryJob(ABC):
     @classmethod
     @abstractmethod
     def create(cls, setup: JobSetup) -> QueryJob:
-        """Open the sink."""
+        """Open the sink, and return the job that writes to it."""
 
     @abstractmethod
     def start(self, spark: SparkSession) -> StreamingQuery:

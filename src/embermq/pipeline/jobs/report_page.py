@@ -13,7 +13,7 @@ CLIENTS = ("client", "messages", "bytes of payload")
 
 
 def report_page(report: TrafficReport, made_at: str) -> str:
-    """As HTML."""
+    """The report as one HTML page that loads nothing."""
     page = Page("Messages")
     told = ", ".join(map(str, report.ranges))
     page.paragraph(f"made {made_at}; positions {told}")

@@ -69,7 +69,7 @@ class QueueSubscription(Struct, frozen=True):
 
     @property
     def place(self) -> tuple[str, str]:
-        """Queue and group."""
+        """Names of queue and group."""
         return self.queue, self.group
 
     @property

@@ -54,7 +54,7 @@ def truth(text: str) -> ValueTaken:
 
 
 def text_value(text: str) -> ValueTaken:
-    """As it is."""
+    """A text, taken as it is. Raises ValueNotTaken when it is empty."""
     if not text:
         raise ValueNotTaken("has no value")
     return ValueTaken(text)
@@ -78,7 +78,7 @@ def versions(text: str) -> ValueTaken:
 
 
 def tls_version(text: str) -> ValueTaken:
-    """The oldest one."""
+    """The oldest version of TLS, as `tls.min_version` has it. Raises ValueNotTaken."""
     if text == "tlsv1.1":
         return ValueTaken("1.2", "TLS 1.1 is refused here; the oldest is 1.2")
     if text in ("tlsv1.2", "tlsv1.3"):
