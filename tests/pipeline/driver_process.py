@@ -43,7 +43,8 @@ class DriverProcess:
             env=os.environ | dict(environment or {}),
         )
         assert self.process.stdin is not None
-        self.process.stdin.write(msgspec.json.encode(settings) + b"\n")
+        # Beside other tests: see `BrokerProcess`.
+        self.process.stdin.write(msgspec.json.encode(msgspec.structs.replace(settings, nice=0)) + b"\n")
         self.process.stdin.flush()
 
     def wait_for_position(self, name: str, end: int) -> None:

@@ -38,8 +38,11 @@ class BrokerProcess:
 
     `settings` are `--set` assignments, `wrapper` words in front of the program (`strace -D ...`). With such words,
     with a library in front of the system's in `env`, or with `installed`, it is the installed program that starts (or
-    the one at that path), as a user's would; else it is forked from one that has its imports behind it. As a context
-    manager it starts at the entry and leaves no process behind, Spark's included; on a failure its output is printed.
+    the one at that path), as a user's would; else it is forked from one that has its imports behind it.
+
+    As a context manager it starts at the entry and leaves no process behind, Spark's included; on a failure its output
+    is printed. Its pipeline has the priority of everything else: beside tests that take every core, Spark gives up on a
+    worker in Python that has not begun within ten seconds, and the query starts again.
     """
 
     def __init__(
@@ -101,6 +104,7 @@ class BrokerProcess:
             "listeners.mqtt": f"127.0.0.1:{self.port}",
             "listeners.http": f"127.0.0.1:{self.http_port}",
             "listeners.grpc": "",
+            **({"pipeline.nice": 0} if self.pipeline and not self.installed else {}),
             **self.settings,
         }
         words = [*self.wrapper, str(self.program), "run", "--data-dir", str(self.data_dir)]
