@@ -28,7 +28,8 @@ def start(mark: str, *options: str, demo: Path = DEMO) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env=os.environ | {MARK: mark, "PYTHONUNBUFFERED": "1"},
+        # Beside tests that take every core, the usual priority would have Spark give up on its workers.
+        env=os.environ | {MARK: mark, "PYTHONUNBUFFERED": "1", "EMBERMQ_PIPELINE__NICE": "0"},
         start_new_session=True,
         # Who runs the tests in the background may have it ignored, and children inherit that.
         preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509

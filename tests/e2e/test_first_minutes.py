@@ -24,7 +24,8 @@ WAITED_S = 240
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    settings = {"clients.application_ids": "billing-*"}
+    # Beside tests that take every core, the usual priority would have Spark give up on its workers.
+    settings = {"clients.application_ids": "billing-*", "pipeline.nice": 0}
     with BrokerProcess(
         tmp_path_factory.mktemp("data"), pipeline=True, settings=settings, installed=True
     ) as running:

@@ -36,7 +36,6 @@ from embermq.mqtt.wire.packets import Subscription
 OWN: dict[str, object] = {
     "clients.application_ids": json.dumps(["app*"]),
     "pipeline.queries": json.dumps(["dispatch"]),
-    "pipeline.nice": 0,
 }
 SPARK_S = 240.0
 """From nothing to the first message; a busy machine takes several times the usual ten seconds."""

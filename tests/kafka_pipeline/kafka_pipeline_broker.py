@@ -37,7 +37,6 @@ class PipelineBroker(BrokerProcess, Generic[Kafka]):
             "device.queue_limit": 60_000,
             "log.retention_hours": 0.001,
             "pipeline.queries": json.dumps(["dispatch", "archive"]),
-            "pipeline.nice": 0,
             "pipeline.backoff_first_ms": 3_000,  # so long the pipeline is down for everybody to see
         }
         super().__init__(folder / "data", pipeline=True, settings=own | dict(settings or {}))
