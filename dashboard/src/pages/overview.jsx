@@ -5,6 +5,8 @@ import { byteRate, bytes, count, duration, rate, short } from "../format.js";
 import { Head, State, Tile, Waiting } from "../parts.jsx";
 import { useStore } from "../stores.js";
 
+const waiting = (depth) => `${short(depth)} ${depth === 1 ? "message" : "messages"} now`;
+
 export function Overview() {
   const all = useStore(samples);
   const older = useStore(past);
@@ -24,7 +26,7 @@ export function Overview() {
           <Tile name="Sessions" value={count(value(found, "embermq_sessions"))} about="with absent clients'" />
           <Tile name="Subscriptions" value={count(value(found, "embermq_subscriptions"))} about="now" />
           <Tile name="Retained" value={count(value(found, "embermq_retained_messages"))} about="messages now" />
-          <Tile name="Queues" value={count(value(found, "mqtt_queues"))} about={`${short(sum(found, "mqtt_queue_depth") ?? 0)} messages now`} />
+          <Tile name="Queues" value={count(value(found, "mqtt_queues"))} about={waiting(sum(found, "mqtt_queue_depth") ?? 0)} />
           <Tile name="Memory" value={bytes(value(found, "process_resident_memory_bytes"))} about="resident, now" />
           <Tile name="CPU" value={cpu === null ? "–" : `${Math.round(cpu * 100)} %`} about="of one core, last 3 s" />
           <Tile name="Uptime" value={duration(health.data?.uptime_s)} about={health.data ? `version ${health.data.version}` : ""} />
