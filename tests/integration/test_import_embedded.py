@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import subprocess
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -17,9 +19,31 @@ from tests.support.played_pipeline import PlayedPipeline
 from tests.support.redis_server import RedisServer
 from tests.support.servers import on_servers
 
+from embermq.adapters.sqlite.message_store import SqliteMessageStore
 from embermq.mqtt.wire.packets import Subscription
+from embermq.pipeline.sinks.sink_file import SinkFile
 
 TIMEOUT_S = 300
+ARCHIVED = 3
+
+
+def archives(data_dir: Path, *, lacks: int) -> None:
+    """What the pipeline's archive would write there; it has not seen the last records."""
+    with closing(sqlite3.connect(data_dir / "broker.db")) as broker:
+        (end,) = broker.execute("SELECT value FROM meta WHERE name = 'log_end'").fetchone()
+    schema = ("embermq.formats", "messages.sql")
+    with (
+        closing(SinkFile(data_dir / "messages.db", "archive", schema)) as file,
+        file.transaction() as connection,
+    ):
+        file.move_to(end - lacks)
+        for offset in range(ARCHIVED):
+            row = (offset, "old/topic", 1, 1, 0, "somebody", 5, b"%d" % offset)
+            connection.execute(
+                'INSERT OR IGNORE INTO message ("offset", topic, accepted_ms, qos, retain, publisher, version, payload)'
+                " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                row,
+            )
 
 
 def imports(source: Path, broker: BrokerProcess, *words: str) -> subprocess.CompletedProcess[str]:
@@ -51,10 +75,18 @@ def test_clients_of_every_kind_go_on_where_they_were(
     tried = imports(source, grown, "--dry-run", "--json")
     assert tried.returncode == 0, tried.stderr
     assert redis_server.ask("DBSIZE") == 0
+    archives(source, lacks=2)
+    late = imports(source, grown)
+    assert late.returncode == 1
+    assert "lacks 2 records of the log" in late.stderr
+    archives(source, lacks=0)
     done = imports(source, grown, "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    assert found["counts"] == json.loads(tried.stdout)["counts"] == found["there"]
+    before = json.loads(tried.stdout)["counts"]
+    assert found["counts"] == before | {"archived messages": ARCHIVED} == found["there"]
+    with closing(SqliteMessageStore(grown.data_dir / "messages.db", is_kafka=True)) as store:
+        assert [one.message.payload for one in store.range("old/topic", 0, 10)] == [b"1", b"2"]
     assert all(count for kind, count in found["counts"].items() if kind not in ("parked messages", "replays"))
 
     again = imports(source, grown)
@@ -88,6 +120,11 @@ def test_what_cannot_be_imported_is_refused_by_name_and_nothing_is_written(
         await client.subscribe(Subscription("$share/crew/#", 1))
         client.abort()
         await client.ended
+        publisher = MqttClient("publisher")
+        await publisher.connect(embedded.port)
+        await publisher.publish("to/the/crew", b"waits", qos=1)
+        publisher.abort()
+        await publisher.ended
 
     with BrokerProcess(source, settings=SETTINGS) as embedded:
         run(shares())
@@ -95,13 +132,12 @@ def test_what_cannot_be_imported_is_refused_by_name_and_nothing_is_written(
     refused(2, "name the Kafka and the Redis", into=BrokerProcess(tmp_path / "grown", settings=SETTINGS))
     refused(2, "is the one that is imported", into=BrokerProcess(source, settings=servers | SETTINGS))
     refused(2, "--leave dust: one of archive, lake, rules", "--leave", "dust")
-    refused(1, "have shared subscriptions, which are not carried over: app7")
     (source / "lake").mkdir()
-    refused(1, "has lake, which is not carried over")
-    refused(1, "app7", "--leave", "lake")
+    refused(1, "has what is not carried over: lake")
+    refused(1, "messages wait for the shared subscription $share/crew/#", "--leave", "lake")
     assert redis_server.ask("DBSIZE") == 0
 
-    redis_server.ask("SET", "embermq:import", '{"log":1,"log_end":0,"owed":0}')
+    redis_server.ask("SET", "embermq:import", '{"log":1,"fingerprint":0}')
     grown.launch()
     assert grown.wait() == 1
     assert "an import of an embedded broker into it has not ended" in grown.output()

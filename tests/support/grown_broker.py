@@ -12,7 +12,7 @@ from embermq.mqtt.wire.packets import Packet, Pubcomp, Publish, Pubrec, Pubrel, 
 from embermq.mqtt.wire.properties import Properties
 
 KEPT = Properties(session_expiry_interval=86_400)
-DEVICE, APPLICATION, MEMBER = "pump", "app1", "member"
+DEVICE, APPLICATION, MEMBER, SHARING = "pump", "app1", "member", "app2"
 SETTINGS = {"clients.application_ids": "app*", "queues.join_debounce_ms": 0}
 STORED = 60
 """Messages that come while a client is away, every third of QoS 2."""
@@ -36,8 +36,8 @@ def numbered(first: int, count: int) -> list[tuple[bytes, int]]:
     return [(b"%04d" % number, 2 if number % 3 == 0 else 1) for number in range(first, first + count)]
 
 
-async def entered(broker: BrokerProcess, client_id: str, *, acknowledges: bool = True) -> MqttClient:
-    client = MqttClient(client_id, acknowledges=acknowledges)
+async def entered(broker: BrokerProcess, client_id: str) -> MqttClient:
+    client = MqttClient(client_id)
     connack = await client.connect(broker.port, clean_start=False, properties=KEPT)
     assert connack.reason_code == 0, connack
     return client
@@ -72,6 +72,9 @@ class Clients:
         member = await entered(broker, MEMBER)
         await member.subscribe(Subscription("$share/crew/work/#", 1))
         await leaves(member)
+        sharing = await entered(broker, SHARING)
+        await sharing.subscribe(Subscription("$share/staff/office/#", 2))
+        await leaves(sharing)
         await self._begins_to_receive(broker, DEVICE, self.device)
         await self._begins_to_receive(broker, APPLICATION, self.application)
 
@@ -91,6 +94,12 @@ class Clients:
         await self._goes_on(broker, DEVICE, self.device)
         await self._goes_on(broker, APPLICATION, self.application)
         await self._finishes_half(broker)
+        sharing = await entered(broker, SHARING)
+        await publishes(broker, "office/x", numbered(0, 5))
+        await wait_for(lambda: len(sharing.messages) >= 5, 60, "what an application of a group is owed")
+        await sharing.ping()
+        assert sorted(one.payload for one in sharing.messages) == [one for one, _ in numbered(0, 5)]
+        await leaves(sharing)
         member = await entered(broker, MEMBER)
         await wait_for(lambda: len(member.messages) == 5, 60, "what the group was owed")
         assert sorted(one.payload for one in member.messages) == [one for one, _ in numbered(0, 5)]
@@ -110,7 +119,7 @@ class Clients:
     async def _begins_to_receive(self, broker: BrokerProcess, client_id: str, under: Under) -> None:
         """The first, of QoS 2, is received and its PUBREL is not answered; three more are not acknowledged."""
         await publishes(broker, f"{client_id}/x", numbered(0, 4))
-        client = await entered(broker, client_id, acknowledges=False)
+        client = MqttClient(client_id, acknowledges=False)
 
         def answer(packet: Packet) -> None:
             if isinstance(packet, Publish) and packet.payload == b"0000":
@@ -118,7 +127,8 @@ class Clients:
             if isinstance(packet, Pubrel):
                 under.released = packet.packet_id
 
-        client.on_packet = answer
+        client.on_packet = answer  # before the first message can come
+        await client.connect(broker.port, clean_start=False, properties=KEPT)
         await wait_for(lambda: len(client.messages) == 4 and under.released, 60, "messages, and a PUBREL")
         under.sent = {one.payload: one.packet_id for one in client.messages[1:]}
         await client.ping()
@@ -177,7 +187,7 @@ class Clients:
         await leaves(watcher)
 
     async def _works(self, broker: BrokerProcess) -> None:
-        """One job is done, one is under way; one is delayed for long."""
+        """One job is done, one has failed once; one is delayed for long."""
         consumer = await worker(broker, "worker", acknowledges=False, clean_start=False, expiry_s=86_400)
         await consumer.consumes("$queue/jobs", consumer_group="g", prefetch="2")
         sender = await worker(broker, "sender")
@@ -185,6 +195,8 @@ class Clients:
         await sender.enqueues("$queue/jobs", b"later", delay="1d")
         done, under_way = await consumer.take(2)
         await consumer.acks(done)
+        # Not to be had again before the broker has ended.
+        assert await consumer.says("nack", under_way, delay="20s") == (0, "")
         self.job_id = under_way.id
         await leaves(consumer)
         await leaves(sender)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import msgspec
+from google_crc32c import extend as extend_crc32c
+
 KINDS = (
     "accounts",
     "sessions",
@@ -13,7 +16,9 @@ KINDS = (
     "messages stored for clients",
     "messages of application logs",
     "parked messages",
+    "shared subscriptions of applications",
     "retained messages",
+    "archived messages",
     "queues",
     "groups of queues",
     "messages in queues",
@@ -36,3 +41,14 @@ class Counts(dict[str, int]):
         """So many more."""
         assert kind in KINDS, kind
         self[kind] += count
+
+
+class Fingerprint:
+    """Another one when a broker has run in between, whatever it has done."""
+
+    def __init__(self) -> None:
+        self.value = 0
+
+    def add(self, stored: object) -> None:
+        """In the order in which it is read."""
+        self.value = extend_crc32c(self.value, msgspec.json.encode(stored))

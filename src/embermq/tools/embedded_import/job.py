@@ -6,6 +6,7 @@ import asyncio
 import shutil
 from collections.abc import Callable, Collection, Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,27 +24,27 @@ from embermq.app.static_store import FILE_NAME as USERS
 from embermq.app.static_store import open_users
 from embermq.formats.kafka_record import KafkaEncoder, kafka_bytes, record_bytes_max
 from embermq.intake.replaying import RULE
-from embermq.model.client_type import ClientType
-from embermq.mqtt.topics.names import SHARE_PREFIX
 from embermq.pipeline.places import Places
 from embermq.ports.errors import StoreError
 from embermq.ports.users import User
-from embermq.sessions.group_queues import is_queue_name
 from embermq.tools.backup import WHOLE_FILES
-from embermq.tools.embedded_import.counts import Counts
+from embermq.tools.embedded_import import archive
+from embermq.tools.embedded_import.counts import Counts, Fingerprint
 from embermq.tools.embedded_import.owed import Owed, OwedRecord, ReaderPlaces
-from embermq.tools.embedded_import.source import EmbeddedSource, archived_rows, embedded_settings, repair
-from embermq.tools.embedded_import.writes import positions_tick, ticks_of
+from embermq.tools.embedded_import.source import EmbeddedSource, embedded_settings, repair
+from embermq.tools.embedded_import.writes import (
+    positions_tick,
+    shared_groups,
+    ticks_of,
+    waiting_for_applications,
+)
 
 if TYPE_CHECKING:
     from embermq.tools.embedded_import.servers import NewLog, NewState
 
-ARCHIVE, LAKE, RULES = "archive", "lake", "rules"
-LEFT = (ARCHIVE, LAKE, RULES)
+ARCHIVE, RULES = "archive", "rules"
+LEFT = (ARCHIVE, "lake", RULES)
 """Kinds that stay where they are, when that is said."""
-NAMED = 5
-"""Clients or topics that an error names."""
-
 Progress = Callable[[int, int], None]
 """Told how many sessions, queues and messages are done, and how many there are."""
 
@@ -109,6 +110,7 @@ class _Import:
         self._left = left
         self._progress = progress
         self._done = 0
+        self._seen = Fingerprint()
         self._records = 0
         """What applications are owed, as records of the new log."""
 
@@ -141,47 +143,57 @@ class _Import:
     def _check_kinds(self, source: EmbeddedSource) -> None:
         """Raises UserError for what is there and cannot be carried over."""
         places = Places(self._source_dir)
+        in_files = self._settings.stores.static == SQLITE
+        late = archive.behind(self._source_dir, source.log_end) if self._archived() and in_files else 0
         found = {
-            ARCHIVE: archived_rows(places.messages) > 0,
-            LAKE: places.lake.is_dir() or places.lake_ledger.is_file(),
-            RULES: any(replay.startswith(RULE) for replay in source.state.replays),
+            "archive, which is in files and not in stores.static": self._archived() and not in_files,
+            f"archive, which lacks {late} records of the log: let the pipeline come to its end": late > 0,
+            "archive, which is on a server under the name of its log": places.archive.is_file(),
+            "lake": places.lake.is_dir() or places.lake_ledger.is_file(),
+            "rules": any(replay.startswith(RULE) for replay in source.state.replays),
         }
-        kinds = [kind for kind in LEFT if found[kind] and kind not in self._left]
-        if kinds:
+        for what in (one for one, is_there in found.items() if is_there):
+            kind = what.partition(",")[0]
+            if kind not in self._left:
+                raise UserError(
+                    f"{self._source_dir} has what is not carried over: {what}. It stays there, and can be read with "
+                    f"--data-dir, when you say --leave {kind}"
+                )
+        for name in waiting_for_applications(source):
             raise UserError(
-                f"{self._source_dir} has {_named(kinds)}, which is not carried over: it stays there, to be read with "
-                f"--data-dir, when you say {' '.join(f'--leave {kind}' for kind in kinds)}"
+                f"messages wait for the shared subscription {name}, whose members are applications: on servers these "
+                "have a log, into which what waits does not go. Let the members take it first"
             )
-        shared = [
-            one.row.client_id
-            for one in source.state.sessions
-            if one.row.client_type is ClientType.APPLICATION
-            and not is_queue_name(one.row.client_id)
-            and any(row.topic_filter.startswith(SHARE_PREFIX) for row in one.subscriptions)
-        ]
-        if shared:
-            raise UserError(
-                f"applications have shared subscriptions, which are not carried over: {_named(shared)}. Have them "
-                "unsubscribe first, or delete the sessions (embermq sessions delete)"
-            )
+        static = noted_places(self._source_dir).static
+        if in_files and static not in ("", SQLITE):
+            raise UserError(f"stores.static: the accounts of {self._source_dir} are in {static}; name it")
+
+    def _archived(self) -> int:
+        return 0 if ARCHIVE in self._left else archive.archived(self._source_dir)
 
     def _count(self, source: EmbeddedSource, owed: Owed) -> Counts:
         """Reads all that is there once. Raises UserError for messages that Kafka would not take."""
-        counts = Counts({"accounts": len(self._accounts())})
+        counts = Counts({"accounts": len(self._accounts()), "archived messages": self._archived()})
         state = source.state
         for one in state.sessions:
+            self._seen.add(one)
             counts.add("sessions")
             counts.add("subscriptions", len(one.subscriptions))
             counts.add("packet ids of incoming QoS 2 messages", len(one.receiving))
             counts.add("messages stored for clients", one.queued)
+        self._seen.add([state.wills, [(row.topic, row.offset) for row in source.retained()], source.parked()])
         counts.add("wills", len(state.wills))
         counts.add("replays", len(state.replays) - self._rules(source))
         counts.add("retained messages", len(source.retained()))
         counts.add("parked messages", len(source.parked()))
+        counts.add("shared subscriptions of applications", len(shared_groups(source, 0)))
         for queue in source.queues():
+            self._seen.add([queue.row, queue.groups, queue.delayed, [*queue.marks.items()]])
             counts.add("queues")
             counts.add("groups of queues", len(queue.groups))
-            counts.add("messages in queues", sum(1 for _ in queue.entries))
+            for entry in queue.entries:
+                self._seen.add((entry.sequence, entry.offset))
+                counts.add("messages in queues")
             counts.add("delayed messages", len(queue.delayed))
             counts.add("messages that groups have tried", len(queue.marks))
         counts.add("messages of application logs", self._count_owed(source, owed))
@@ -194,7 +206,9 @@ class _Import:
         """How many messages applications are owed."""
         largest, encoder = record_bytes_max(self._settings.mqtt.packet_bytes_max), KafkaEncoder()
         count = self._records = 0
+        self._seen.add([one.reader for one in owed.applications])
         for one in owed.records(source):
+            self._seen.add((one.offset, [*one.receivers]))
             self._records += 1
             size = kafka_bytes(encoder.encode(one.record))
             if size > largest:
@@ -222,10 +236,15 @@ class _Import:
         total = sum(counts.values())
         state = NewState(self._settings, post)
         try:
-            state.begin(ImportNote(source.identity, source.log_end, self._records))
+            state.begin(ImportNote(source.identity, self._seen.value))
             log = NewLog(self._settings, post)
             try:
                 there = Counts({"accounts": self._carry_accounts()})
+                if counts["archived messages"]:
+                    told = partial(self._tell, total)
+                    there.add(
+                        "archived messages", archive.carry_archive(self._source_dir, self._target_dir, told)
+                    )
                 places = ReaderPlaces(owed.applications)
                 there.add(
                     "messages of application logs",
@@ -237,7 +256,9 @@ class _Import:
                 identities = await log.make_logs(clients)
                 await state.store(positions_tick(places.positions(identities)), end)
                 await state.settle()
-                state.note_end(end, source.state.generation_reserved, source.next_queue_generation())
+                groups = len(shared_groups(source, end))
+                generations = source.state.generation_reserved + groups
+                state.note_end(end, generations, source.next_queue_generation())
                 found = Counts({**state.count(), **{kind: n for kind, n in there.items() if n}})
                 self._finish(state, log, counts, found)
             finally:
@@ -281,12 +302,11 @@ class _Import:
             if len(batch) == APPENDED_AT_ONCE or size >= APPENDED_BYTES:
                 await log.append(batch)
                 batch, size = [], 0
-                self._progress(count, total)
         if batch:
             await log.append(batch)
         if log.records != number:
             raise StoreError(f"the message log has {log.records} records instead of {number}")
-        self._done += count
+        self._tell(total, count)
         return count
 
     async def _store(self, state: NewState, source: EmbeddedSource, end: int, total: int) -> None:
@@ -295,10 +315,13 @@ class _Import:
                 writes.replays = {one: n for one, n in writes.replays.items() if not one.startswith(RULE)}
             await state.store(writes, end)
             session, queues = writes.session, writes.queues
-            self._done += len(session.sessions) + len(session.queue_rows) + len(session.retained)
-            self._done += len(session.subscriptions) + len(queues.entries) + len(queues.delayed)
-            self._progress(min(self._done, total), total)
+            done = len(session.sessions) + len(session.queue_rows) + len(session.retained)
+            self._tell(total, done + len(session.subscriptions) + len(queues.entries) + len(queues.delayed))
         await state.settle()
+
+    def _tell(self, total: int, more: int) -> None:
+        self._done += more
+        self._progress(min(self._done, total), total)
 
     def _carry_accounts(self) -> int:
         """Returns how many of the directory's are there."""
@@ -319,9 +342,3 @@ class _Import:
             fresh = target.with_name(f"{name}.new")
             shutil.copy2(source, fresh)
             fresh.replace(target)
-
-
-def _named(names: Collection[str]) -> str:
-    some = sorted(names)
-    more = f" and {len(some) - NAMED} more" if len(some) > NAMED else ""
-    return ", ".join(some[:NAMED]) + more

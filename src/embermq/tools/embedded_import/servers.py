@@ -55,8 +55,8 @@ class ImportNote(Struct, frozen=True):
     """What an import is of: another one, or the same directory after its broker has run again, is not it."""
 
     log: int
-    log_end: int
-    owed: int
+    fingerprint: int
+    """Of all that it has, `Fingerprint`."""
 
 
 def begun_import(settings: Settings) -> ImportNote | None:
@@ -224,6 +224,7 @@ class NewState:
             counts.add("replays", len(stored.replays))
             counts.add("retained messages", len(read.sessions.load_retained()))
             counts.add("parked messages", len(read.parked.load()))
+            counts.add("shared subscriptions of applications", len(read.shared.load().groups))
             for queue in read.queues.load():
                 counts.add("queues")
                 counts.add("groups of queues", len(queue.groups))

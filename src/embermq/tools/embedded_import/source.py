@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 from array import array
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -216,14 +215,3 @@ class EmbeddedSource:
         self._bodies.close()
         self._application_log.close()
         self._log_side.close()
-
-
-def archived_rows(path: Path) -> int:
-    """How many messages a message store in a file has; 0 for none."""
-    if not path.is_file():
-        return 0
-    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
-        try:
-            return int(connection.execute("SELECT COUNT(*) FROM message").fetchone()[0])
-        except sqlite3.Error:
-            return 0

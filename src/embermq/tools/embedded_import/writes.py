@@ -9,12 +9,17 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from embermq.model.application_positions import ReaderPosition
+from embermq.model.client_type import ClientType
 from embermq.model.parked_message import ParkedChange, ParkedMessage, ParkedStage, ParkedState
 from embermq.model.queue_rows import DelayedRow, EntryRow, StoredQueue
 from embermq.model.session import RetainedRow
 from embermq.model.session_writes import QueueMark, QueueRow, QueueState, RetainedWrite
+from embermq.model.shared_logs import SharedGroupRow
 from embermq.model.tick_writes import TickWrites
+from embermq.mqtt.topics.names import parse_shared
 from embermq.ports.sessions import StoredSession
+from embermq.queues.names import QUEUE_PREFIX
+from embermq.sessions.group_queues import is_queue_name
 from embermq.tools.embedded_import.source import EmbeddedSource
 
 ROWS_MAX = 500
@@ -40,7 +45,45 @@ def ticks_of(source: EmbeddedSource, end: int) -> Iterator[TickWrites]:
         yield _parked(source, parked)
     for queue in source.queues():
         yield from _queue(source, queue)
-    yield TickWrites(replays=dict(source.state.replays))
+    tick = TickWrites(replays=dict(source.state.replays))
+    tick.shared.groups += shared_groups(source, end)
+    yield tick
+
+
+def shared_groups(source: EmbeddedSource, end: int) -> list[SharedGroupRow]:
+    """Shared subscriptions of applications: groups on servers, with logs of their own, that begin at `end`. What their
+    members are owed from before is in the logs of these."""
+    found: dict[tuple[str, str], SharedGroupRow] = {}
+    logs: dict[str, int] = {}
+    for stored in source.state.sessions:
+        if stored.row.client_type is not ClientType.APPLICATION:
+            continue
+        for row in stored.subscriptions:
+            shared = parse_shared(row.topic_filter)
+            if shared is None or shared.topic_filter.startswith(QUEUE_PREFIX):
+                continue
+            key = (shared.group, shared.topic_filter)
+            if key not in found:
+                generation = source.state.generation_reserved + len(found)
+                log = logs.setdefault(shared.topic_filter, generation)
+                found[key] = SharedGroupRow(*key, generation, log, end, "", ())
+    return list(found.values())
+
+
+def waiting_for_applications(source: EmbeddedSource) -> list[str]:
+    """Shared subscriptions with messages that none of their members could take, which are applications all."""
+    devices: set[str] = set()
+    applications: set[str] = set()
+    for stored in source.state.sessions:
+        is_application = stored.row.client_type is ClientType.APPLICATION
+        (applications if is_application else devices).update(row.topic_filter for row in stored.subscriptions)
+    return [
+        stored.row.client_id
+        for stored in source.state.sessions
+        if is_queue_name(stored.row.client_id)
+        and stored.queued
+        and stored.row.client_id in applications - devices
+    ]
 
 
 def positions_tick(positions: Mapping[int, ReaderPosition]) -> TickWrites:

@@ -1,0 +1,145 @@
+"""What an embedded broker has, as ticks and records for servers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from embermq.app.config import Settings
+from embermq.app.data_lock import held_data_dir
+from embermq.app.embedded import open_embedded
+from embermq.formats.log_record import Stamp, decode_record, encode_record, encode_stamps, is_addressed
+from embermq.model.application_positions import EarlyMark, ReaderPosition, StoredPositions
+from embermq.model.client_type import ClientType
+from embermq.model.message import Message
+from embermq.model.parked_message import ParkedChange, ParkedMessage, ParkedStage, ParkedState
+from embermq.model.session import SessionRow, SubscriptionRow
+from embermq.model.session_writes import QueueMark, QueueRow, QueueState
+from embermq.model.tick_writes import ApplicationMark, TickWrites
+from embermq.ports.errors import StoreError
+from embermq.ports.tick_store import Receipt
+from embermq.tools.embedded_import.owed import Owed, OwedRecord, ReaderPlaces
+from embermq.tools.embedded_import.source import EmbeddedSource, embedded_settings, repair
+from embermq.tools.embedded_import.writes import shared_groups, ticks_of
+
+ANN, BOB, PUMP = 1, 2, 3
+RESERVED = 100
+END = 1 << 46
+FAR_MS = 1 << 42
+
+
+def message(text: bytes) -> Message:
+    return Message("a/b", text, 2, False, "somebody", 5, 1_700_000_000_000)
+
+
+def session(generation: int, client_id: str, client_type: ClientType) -> SessionRow:
+    return SessionRow(client_id, generation, 4, client_type, "", 5, 0xFFFFFFFF, False, 0, 1)
+
+
+def stored() -> TickWrites:
+    """Three messages for both applications, of which one has the first under way and the second settled, the other one
+    the first settled; a device with one message released and one that waits."""
+    stamps = encode_stamps((Stamp("ann", ANN, 1), Stamp("bob", BOB, 2)))
+    writes = TickWrites(generation_reserved=RESERVED, dispatcher_floor=3)
+    writes.records = [encode_record(message(b"%d" % number), stamps) for number in range(3)]
+    writes.session.sessions = [
+        session(ANN, "ann", ClientType.APPLICATION),
+        session(BOB, "bob", ClientType.APPLICATION),
+        session(PUMP, "pump", ClientType.DEVICE),
+    ]
+    for name in ("$share/crew/a/#", "$share/other/a/#", "$share/crew/$queue/jobs", "a/#"):
+        writes.session.subscriptions.append((ANN, name, SubscriptionRow(name, 1, 0, 0)))
+    writes.application_positions = {
+        ANN: ReaderPosition("", 9, StoredPositions(0, 0)),
+        BOB: ReaderPosition("", 3, StoredPositions(1, 1)),
+    }
+    writes.application_marks = [
+        ApplicationMark(ANN, 0, 7, QueueState.SENT),
+        ApplicationMark(ANN, 1, 8, QueueState.DONE),
+    ]
+    record = encode_record(message(b"stored"))
+    at = (PUMP, 65_536, -1)
+    writes.session.queue_rows = [
+        QueueRow(*at, 5, QueueState.SENT, 2, FAR_MS, (), record),
+        QueueRow(PUMP, 131_072, -1, 0, QueueState.QUEUED, 1, FAR_MS, (), record),
+    ]
+    writes.session.queue_marks = [QueueMark(*at, QueueState.RELEASED, 5)]
+    writes.parked = [
+        ParkedMessage(ParkedState(ANN, number, stage, 1, 0, 2), 1, 2, False, (3,), "a/b", 6, record)
+        for number, stage in ((1, ParkedStage.PARKED), (2, ParkedStage.PARKED))
+    ]
+    writes.parked.append(ParkedChange(ParkedState(ANN, 2, ParkedStage.DELETED, 2, 11, 2)))
+    return writes
+
+
+async def fill(data_dir: Path, settings: Settings) -> None:
+    loop = asyncio.get_running_loop()
+    opened = open_embedded(data_dir, settings, loop.call_soon_threadsafe)
+    logged: asyncio.Future[Receipt | StoreError] = loop.create_future()
+    opened.ticks.submit(stored(), logged.set_result)
+    assert isinstance(await logged, Receipt)
+    opened.close()
+    with held_data_dir(data_dir) as lock:
+        await repair(data_dir, settings, lock)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Iterator[EmbeddedSource]:
+    settings = embedded_settings(Settings())
+    asyncio.run(fill(tmp_path, settings))
+    with closing(EmbeddedSource(tmp_path, settings, lambda call: call())) as opened:
+        yield opened
+
+
+def owed(source: EmbeddedSource) -> list[OwedRecord]:
+    return list(Owed(source.applications()).records(source))
+
+
+def test_applications_are_owed_what_they_have_not_settled_in_the_same_order_each_time(
+    source: EmbeddedSource,
+) -> None:
+    found = owed(source)
+    assert [dict(one.receivers) for one in found] == [{ANN: 1}, {BOB: 2}, {ANN: 1, BOB: 2}]
+    records = [decode_record(one.record) for one in found]
+    assert [one.message for one in records] == [message(b"%d" % number) for number in range(3)]
+    assert all(is_addressed(one) for one in records)
+    assert [[stamp.log for stamp in one.stamps] for one in records] == [["ann"], ["bob"], ["ann", "bob"]]
+    assert owed(source) == found
+
+
+def test_what_is_under_way_keeps_its_packet_id_at_its_place_in_the_new_log(source: EmbeddedSource) -> None:
+    places = ReaderPlaces(source.applications())
+    for number, one in enumerate(owed(source)):
+        places.note(one, END + number)
+    assert places.positions({ANN: "of ann", BOB: "of bob"}) == {
+        ANN: ReaderPosition(
+            "of ann", 9, StoredPositions(), served=((END, END + 1),), early={END: EarlyMark(7, 1)}
+        ),
+        BOB: ReaderPosition("of bob", 3, StoredPositions()),
+    }
+
+
+def test_rows_become_ticks_with_their_places_and_states(source: EmbeddedSource) -> None:
+    ticks = list(ticks_of(source, END))
+    rows = [row for tick in ticks for row in tick.session.queue_rows]
+    assert [(row.seq, row.packet_id, row.state) for row in rows] == [(65_536, 5, 1), (131_072, 0, 0)]
+    marks = [mark for tick in ticks for mark in tick.session.queue_marks]
+    assert marks == [QueueMark(PUMP, 65_536, -1, QueueState.RELEASED, 5)]
+    parked = [write for tick in ticks for write in tick.parked]
+    assert [type(write) for write in parked] == [ParkedMessage, ParkedMessage, ParkedChange]
+    assert parked[2] == ParkedChange(ParkedState(ANN, 2, ParkedStage.DELETED, 2, 11, 2))
+
+
+def test_a_shared_subscription_of_applications_is_a_group_that_nobody_has_had_before(
+    source: EmbeddedSource,
+) -> None:
+    groups = shared_groups(source, END)
+    reserved = source.state.generation_reserved
+    assert {(one.share, one.topic_filter) for one in groups} == {("crew", "a/#"), ("other", "a/#")}
+    assert sorted(one.generation for one in groups) == [reserved, reserved + 1]
+    assert {one.log_generation for one in groups} == {reserved}
+    assert {one.since for one in groups} == {END}
