@@ -60,7 +60,7 @@ class NodesAsked:
                 address, self._homes.tls, asked, self._homes.secret(), answer_s, behind=told
             )
         except (OSError, EOFError) as error:
-            why = "too slow" if isinstance(error, TimeoutError) else str(error)
+            why = str(error) or "too slow"
             raise StoreUnavailable(f"the node of slot {slot}, {address}, does not answer: {why}") from None
 
 

@@ -17,7 +17,7 @@ from embermq.app.store_addresses import kafka_address
 from embermq.cluster.far_member import FarMember
 from embermq.cluster.inflow import Inflow
 from embermq.cluster.members import Members, sessions_of
-from embermq.cluster.statistics import ClusterStatistics
+from embermq.cluster.statistics import ClusterStatistics, PeerStatistics
 from embermq.edge.member_links import MemberLinks
 from embermq.edge.node_link import Homes
 from embermq.edge.node_messages import Moved, NodeSender
@@ -117,6 +117,20 @@ class Peers:
             refused=self.inflow.refused,
             unsent=self._sender.dropped if self._sender is not None else 0,
             member_links=self.members.links,
+            peers=[self._peer(slot) for slot in self._logs],
+        )
+
+    def _peer(self, slot: int) -> PeerStatistics:
+        sender = self._sender
+        waiting = sender.waiting_bytes(slot) if sender is not None else None
+        sent, size = sender.sent[slot] if sender is not None else (0, 0)
+        return PeerStatistics(
+            slot=slot,
+            is_connected=waiting is not None,
+            sent=sent,
+            sent_bytes=size,
+            waiting_bytes=waiting or 0,
+            taken=self.inflow.taken.get(slot, 0),
         )
 
     @property

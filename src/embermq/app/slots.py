@@ -78,6 +78,11 @@ def check_slots(settings: Settings) -> None:
     """Raises ValueError, with the setting first, for what several nodes that serve at once cannot do yet."""
     cluster = settings.cluster
     if cluster.slots == 1:
+        for name in ("cert", "ca", "plaintext"):
+            if getattr(cluster, name):
+                raise ValueError(
+                    f"cluster.{name}: has no effect with cluster.slots of 1: one node serves, and speaks to no other"
+                )
         return
     if not cluster.listen:
         raise ValueError(

@@ -95,6 +95,7 @@ class FarPublishes:
         for packet in member.unsent:
             far.send(packet)
         member.unsent.clear()
+        member.unsent_bytes = 0
 
     def unreachable(self, member: FarMember, why: str) -> None:
         """There is no link, and for now there will be none: nothing of what waits for it is stored there."""

@@ -82,6 +82,8 @@ class Inflow:
         """Messages of others that got a record here."""
         self.delivered = 0
         """Those that were delivered without one."""
+        self.taken: dict[int, int] = {}
+        """Both, by slot."""
         self.refused = 0
         """Those that this node's log does not take."""
 
@@ -151,6 +153,7 @@ class Inflow:
         if not (retain or match.durable or match.applications or match.groups):
             if match.direct and not is_again:
                 self.delivered += 1
+                self._count(slot)
                 self._publishing.deliver_now(Accepted(message, b"", match, None, 0))
             return True
         if message.retain and not retain:
@@ -161,10 +164,14 @@ class Inflow:
             return False
         if refusal is None:
             self.copies += 1
+            self._count(slot)
             piece.is_recorded = True
         else:
             self.refused += 1
         return True
+
+    def _count(self, slot: int) -> None:
+        self.taken[slot] = self.taken.get(slot, 0) + 1
 
     def _enqueue(self, piece: _Piece, position: int, record: LogRecord) -> bool:
         """Likewise, what is for a durable queue of this slot: a will, or a message of QoS 0. All others of queues are
@@ -182,6 +189,7 @@ class Inflow:
             return False
         if refusal is None:
             self.copies += 1
+            self._count(piece.slot)
             piece.is_recorded = True
         elif refusal.code >= FIRST_ERROR:  # nobody can be told
             state.counters.publishes_refused += 1

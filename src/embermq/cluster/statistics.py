@@ -2,7 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec import Struct
+
+
+class PeerStatistics(Struct, frozen=True, kw_only=True):
+    """Of the node that has `slot`. Of messages of QoS 0: `sent` and `sent_bytes` went to it since this node began to
+    serve, `waiting_bytes` it has not read yet. `taken` of its log's messages got a record here, or were delivered
+    without one."""
+
+    slot: int
+    is_connected: bool
+    sent: int
+    sent_bytes: int
+    waiting_bytes: int
+    taken: int
 
 
 class ClusterStatistics(Struct, frozen=True, kw_only=True):
@@ -15,3 +30,4 @@ class ClusterStatistics(Struct, frozen=True, kw_only=True):
     refused: int
     unsent: int
     member_links: int
+    peers: Sequence[PeerStatistics] = ()

@@ -123,8 +123,7 @@ class ClientDoor(asyncio.Protocol):
         try:
             far, nonce = await call_node(address, self._homes.tls, partial(_FarSide, self))
         except (OSError, EOFError) as error:
-            why = "too slow" if isinstance(error, TimeoutError) else str(error)
-            self._refuse(connect, f"the node of slot {slot}, {address}, does not answer: {why}")
+            self._refuse(connect, f"the node of slot {slot}, {address}, does not answer: {error}")
             return
         transport = self._transport
         if transport is None:

@@ -84,8 +84,7 @@ class MemberLinks:
         try:
             far, nonce = await call_node(address, self._homes.tls, link.awaits)
         except (OSError, EOFError) as error:
-            why = "too slow" if isinstance(error, TimeoutError) else str(error)
-            members.over(member, f"the node of slot {member.slot}, {address}, does not answer: {why}")
+            members.over(member, f"the node of slot {member.slot}, {address}, does not answer: {error}")
             return
         if not members.wants(member):
             far.abort()

@@ -28,6 +28,7 @@ from embermq.mqtt.wire.version import ProtocolVersion
 NONCE_BYTES = 16
 PROOF_BYTES = 32
 SIZE_BYTES = 4
+MUTE = "it says nothing: it is too slow, or speaks TLS, and this node does not (cluster.cert)"
 CALL_S = 3.0
 """How long a node has to answer a call."""
 INTRODUCTION_BYTES_MAX = 64 * 1024
@@ -169,9 +170,12 @@ async def call_node(
                 lambda: protocol(nonce), address.host, address.port, ssl=context
             )
             return far, await nonce
-    except BaseException:
+    except BaseException as error:
         if far is not None:
             far.abort()
+        if isinstance(error, TimeoutError):
+            is_mute = far is not None and tls is None
+            raise TimeoutError(MUTE if is_mute else "too slow") from None
         raise
 
 

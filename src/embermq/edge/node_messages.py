@@ -34,6 +34,8 @@ class NodeSender:
         self._tasks: list[asyncio.Task[None]] = []
         self.dropped = 0
         """Messages that did not go to a node, each node counted."""
+        self.sent: dict[int, tuple[int, int]] = dict.fromkeys(slots, (0, 0))
+        """By slot the messages that went to its node, and their bytes."""
 
     def start(self) -> None:
         """Look for the nodes, on the running loop."""
@@ -56,6 +58,13 @@ class NodeSender:
                 self.dropped += len(out) // 2
             else:
                 far.write(packed)
+                messages, size = self.sent[slot]
+                self.sent[slot] = messages + len(out) // 2, size + len(packed)
+
+    def waiting_bytes(self, slot: int) -> int | None:
+        """What the node of a slot has not read yet; None while there is no connection to it."""
+        far = self._far.get(slot)
+        return None if far is None or far.is_closing() else far.get_write_buffer_size()
 
     async def _keep_connected(self, slot: int) -> None:
         before: Address | None = None

@@ -122,6 +122,11 @@ HELP: dict[str, str] = {
     "cluster_delivered": "messages of other slots that were delivered without a record here",
     "cluster_refused": "messages of other slots that this node's log did not take, and kept sessions here have missed",
     "cluster_unsent": "messages of QoS 0 that did not go to another node, each node counted",
+    "cluster_peer_connected": "1 while there is a connection for QoS 0 to the node of the slot",
+    "cluster_peer_sent": "messages of QoS 0 that went to the node of the slot",
+    "cluster_peer_sent_bytes": "bytes of messages of QoS 0 that went to the node of the slot",
+    "cluster_peer_taken": "messages of the slot's log that got a record here or were delivered",
+    "cluster_peer_waiting_bytes": "bytes that the node of the slot has not read yet",
     "cluster_member_links": "connections to other nodes for members of shared subscriptions",
     # The clock.
     "clock_set": "0 while the wall clock is before the date of the build",

@@ -206,6 +206,21 @@ def _cluster(state: ClusterStatistics) -> Iterator[Metric]:
         yield CounterMetricFamily(f"embermq_cluster_{name}", help_of(f"cluster_{name}"), value=value)
     links = help_of("cluster_member_links")
     yield GaugeMetricFamily("embermq_cluster_member_links", links, value=state.member_links)
+    for name in ("sent", "sent_bytes", "taken"):
+        total = CounterMetricFamily(
+            f"embermq_cluster_peer_{name}", help_of(f"cluster_peer_{name}"), labels=["slot"]
+        )
+        for peer in state.peers:
+            total.add_metric([str(peer.slot)], getattr(peer, name))
+        yield total
+    for name in ("is_connected", "waiting_bytes"):
+        shown = name.removeprefix("is_")
+        now = GaugeMetricFamily(
+            f"embermq_cluster_peer_{shown}", help_of(f"cluster_peer_{shown}"), labels=["slot"]
+        )
+        for peer in state.peers:
+            now.add_metric([str(peer.slot)], int(getattr(peer, name)))
+        yield now
 
 
 def _receipts(state: ReceiptStatistics) -> Iterator[Metric]:

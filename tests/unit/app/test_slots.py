@@ -73,6 +73,7 @@ def test_what_another_slot_has_not_read_is_not_dropped_whatever_the_policy_is(
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
+        (with_cluster(slots=1, cert="node.pem"), r"^cluster.cert: has no effect with cluster.slots of 1"),
         (with_cluster(listen=""), r"^cluster.listen: needed with cluster.slots of 2"),
         (with_cluster(listen="127.0.0.1:0"), "is not HOST:PORT"),
         (with_cluster(listen="unix:/a"), "is not HOST:PORT"),

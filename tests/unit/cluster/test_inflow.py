@@ -76,6 +76,7 @@ def test_what_a_kept_session_wants_is_copied_and_delivered_in_order() -> None:
     assert not node.noted
     node.hand.settle()
     assert node.copies() == [(b"1", (THERE, 0)), (b"2", (THERE, 1)), (b"3", (THERE, 2))]
+    assert node.inflow.taken == {THERE: node.inflow.copies + node.inflow.delivered}
     assert kept.payloads == passing.payloads == [b"1", b"2", b"3"]
     assert (node.noted, node.taken) == ([(THERE, 3, node.hand.state.log_end)], 1)
     kept.leaves()

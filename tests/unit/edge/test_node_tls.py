@@ -192,6 +192,23 @@ def test_who_does_not_speak_tls_is_told_nothing(authority: Authority) -> None:
     asyncio.run(scenario())
 
 
+def test_a_node_without_tls_is_told_what_may_be_wrong(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_link, "CALL_S", 0.2)
+
+    async def scenario() -> None:
+        async with listening(node_tls(authority)) as (_, address):
+            told = "too slow"
+            while told == "too slow":  # it was not connected in so short a time
+                with pytest.raises(TimeoutError) as error:
+                    await call_node(address, None, NonceReader)
+                told = str(error.value)
+            assert "or speaks TLS, and this node does not" in told
+
+    asyncio.run(scenario())
+
+
 def test_a_node_calls_nobody_who_has_another_name_or_authority(authority: Authority, tmp_path: Path) -> None:
     async def scenario() -> None:
         own = node_tls(authority, "192.0.2.9")
