@@ -2,7 +2,8 @@
 
 What a message costs in process (`benchmarks.in_process`), and with `--rounds-loopback 2` the same over loopback. Both
 trees are measured by this tree's benchmarks, with the interpreter and the libraries that run them; turn by turn, so
-that what else the machine does falls on both. The quotient is that of the medians of the turns.
+that what else the machine does falls on both. The quotient is that of the medians of the turns. Both run the source, or
+with `--compiled` what is compiled of each, whatever this tree has.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from rich.table import Table
 from benchmarks.brokers import Programs, RunningBroker
 from benchmarks.machine import describe
 from benchmarks.plan import FSYNC
+from embermq.compiled import VARIABLE
 from embermq_bench.report import LoadReport
 
 HERE = Path(__file__).resolve().parent.parent
@@ -51,10 +53,15 @@ def main(
     rounds_loopback: Annotated[int, typer.Option(min=0, help="Over loopback, of each tree.")] = 0,
     work: Annotated[list[str] | None, typer.Option(help="Of `benchmarks.in_process`; repeatable.")] = None,
     seconds: Annotated[float, typer.Option(min=0.1, help="For each work and turn.")] = 2.0,
+    compiled: Annotated[bool, typer.Option(help="Compile both trees first.")] = False,
 ) -> None:
     """This tree, as it stands, against a commit: microseconds of the broker's processor for one message."""
     rows: dict[str, Row] = {}
+    os.environ[VARIABLE] = "1" if compiled else "0"
     with _checked_out(revision) as before:
+        for tree in (before, HERE) if compiled else ():
+            script = [sys.executable, str(tree / "scripts" / "compile")]
+            subprocess.run(script, env=_of(tree) | {VARIABLE: "0"}, check=True, timeout=DEADLINE_S)
         for _ in range(turns):
             for name, (was, now) in _in_process(before, work or [], seconds).items():
                 row = rows.setdefault(name, Row())

@@ -435,7 +435,8 @@ def main(
         return
     machine = describe()
     print(
-        f"{machine.processor}, {machine.cores} cores, Python {machine.python}, load {machine.load_average[0]:.1f}"
+        f"{machine.processor}, {machine.cores} cores, Python {machine.python}, EmberMQ {machine.versions['embermq']},"
+        f" load {machine.load_average[0]:.1f}"
     )
     for row, (least, median) in rows.items():
         print(f"{row:20} {least:8.2f} µs  {median:8.2f} µs")

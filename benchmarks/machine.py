@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from benchmarks.brokers import Programs
-from embermq import __version__
+from embermq import HOT_PATH, __version__
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,7 +28,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 
 def describe(programs: Programs | None = None) -> Machine:
     """Read them now; `programs` are the other brokers of the run."""
-    versions = {"embermq": __version__}
+    versions = {"embermq": f"{__version__} {'compiled' if HOT_PATH.is_compiled else 'source'}"}
     if programs is not None:
         versions["mosquitto"] = version_of([programs.mosquitto, "-h"])
     if programs is not None and programs.rumqttd:

@@ -86,6 +86,30 @@ def test_addresses_are_those_that_whoever_builds_it_names(monkeypatch: pytest.Mo
     assert all(link.startswith("https://forge.example/e/m/blob/main/") for link in links)
 
 
+def test_a_wheel_is_for_one_python_where_it_is_asked_to_be_compiled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`make release-check` makes one and installs it."""
+    script = tmp_path / "scripts" / "compile"
+    script.parent.mkdir()
+    script.write_text("open('compiled', 'a').write('once')")
+    monkeypatch.chdir(tmp_path)
+    make = runpy.run_path(str(ROOT / "hatch_build.py"))["CustomBuildHook"]
+    hook = make(str(tmp_path), {}, None, None, "", "wheel")
+    data: dict[str, Any] = {"artifacts": []}
+    monkeypatch.setenv("EMBER_COMPILED", "0")
+    hook.initialize("standard", data)
+    monkeypatch.setenv("EMBER_COMPILED", "1")
+    hook.initialize("editable", data)
+    assert data == {"artifacts": []}
+    hook.initialize("standard", data)
+    assert (tmp_path / "compiled").read_text() == "once"
+    assert data == {"artifacts": ["/src/embermq/_compiled/"], "pure_python": False, "infer_tag": True}
+    script.write_text("raise SystemExit(1)")
+    with pytest.raises(subprocess.CalledProcessError):
+        hook.initialize("standard", data)
+
+
 def metadata(wheel: Path) -> list[str]:
     """Its lines."""
     with zipfile.ZipFile(wheel) as opened:

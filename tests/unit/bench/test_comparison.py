@@ -16,7 +16,7 @@ from benchmarks.plan import MOSQUITTO, RUMQTTD, SCENARIOS, Scenario, chosen, emb
 from benchmarks.run import Measured, show, summarise
 from rich.console import Console
 
-from embermq import __version__
+from embermq import HOT_PATH, __version__
 from embermq_bench.report import IdleCost, IdleReport
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -85,7 +85,8 @@ def test_the_environment_names_the_brokers_to_compare_with(tmp_path: Path) -> No
     named = named_programs({"MOSQUITTO": mosquitto, "RUMQTTD": rumqttd})
     assert named == Programs(mosquitto=mosquitto, rumqttd=rumqttd)
     versions = describe(named).versions
-    assert versions == {"embermq": __version__, "mosquitto": "9.8.7", "rumqttd": "0.1.2"}
+    hot = "compiled" if HOT_PATH.is_compiled else "source"
+    assert versions == {"embermq": f"{__version__} {hot}", "mosquitto": "9.8.7", "rumqttd": "0.1.2"}
     scenarios = chosen([], [], pipeline=True, rumqttd=True)
     assert all(scenario.variants[-1].broker == "rumqttd" for scenario in scenarios)
 
