@@ -49,6 +49,7 @@ class Row(msgspec.Struct):
 
 def main(
     revision: Annotated[str, typer.Argument(help="The commit to compare with.")] = "HEAD",
+    *,
     turns: Annotated[int, typer.Option(min=1, help="In process, of each tree.")] = 3,
     rounds_loopback: Annotated[int, typer.Option(min=0, help="Over loopback, of each tree.")] = 0,
     work: Annotated[list[str] | None, typer.Option(help="Of `benchmarks.in_process`; repeatable.")] = None,
