@@ -32,6 +32,9 @@ NOTE_MS = 1_000
 """How often it is noted how far the logs of others have been taken in."""
 AGAIN = 10
 """Every so many times also what is the same as before."""
+ENDS_KEPT_MS = 20 * 60_000
+"""How much older than all that has been taken in a retained message may come: its node's clock is behind, or Kafka did
+not take it for a while, which ends that node after 15 minutes."""
 WAIT_S = 0.5
 READ_RECORDS = 1_000
 READ_BYTES = 4 * 1024 * 1024
@@ -83,6 +86,7 @@ class Peers:
         self._done = {other: (self._begin[other], end) for other, (_, end) in at.items()}
         """By slot the position up to which its log is taken in, and the end of our own then."""
         self._looks = 0
+        self._is_forgetting = False
         self._told = dict.fromkeys(slots, (0, 0))
 
     def start(self, homes: Homes, moved: Moved) -> None:
@@ -102,7 +106,7 @@ class Peers:
         self._state.share.relay = sender.send
         for slot, log in self._logs.items():
             log.start(self._begin[slot], partial(self._take, slot))
-        self._look()
+        self.look()
 
     @property
     def kept_from(self) -> int:
@@ -174,7 +178,7 @@ class Peers:
     def _note(self, slot: int, position: int, log_end: int) -> None:
         self._done[slot] = position, log_end
 
-    def _look(self) -> None:
+    def look(self) -> None:
         """Note what is done, now and then also what has been noted before: the Redis may have been emptied."""
         self._looks += 1
         for slot in self._logs:
@@ -188,7 +192,25 @@ class Peers:
             noted = partial(self._noted, slot, position, log_end)
             self._redis.writer.note_peer(slot, position, log_end, noted)
         state = self._state
-        state.timers.at(state.tick.now_ms + NOTE_MS, self._look)
+        state.timers.at(state.tick.now_ms + NOTE_MS, self.look)
+        if state.retained.ends and not self._is_forgetting and not self._looks % AGAIN:
+            self._is_forgetting = True
+            self._catch_up(partial(self._caught_up, state.tick.date_ms))
+
+    def _caught_up(self, since_ms: int, _offset: int) -> None:
+        """What others have retained up to then has been taken in. Before it is forgotten what was newer than that, the
+        Redis knows it, so that a start does not read it again."""
+        left = set(self._logs)
+
+        def noted(slot: int) -> None:
+            left.discard(slot)
+            if not left:
+                self._is_forgetting = False
+                self._state.tick.wake()
+                self._state.retained.forget_ends(since_ms - ENDS_KEPT_MS)
+
+        for slot in self._logs:
+            self._redis.writer.note_peer(slot, *self._done[slot], partial(noted, slot))
 
     def _noted(self, slot: int, position: int, log_end: int) -> None:
         self._kept_from[slot] = max(self._kept_from[slot], log_end)

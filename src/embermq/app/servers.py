@@ -131,6 +131,7 @@ def _read(data_dir: Path, settings: Settings, rules: RuleSet | None, stores: _St
     tick, post = stores.tick, stores.post
     state = make_state(settings, rules, tick)
     state.share.owns_queue = stores.owns_queue
+    state.retained.remembers_ends = settings.cluster.slots > 1
     parking = make_parking(state, settings, redis.parked)
     readers = log_side.feed_applications(state, redis.readers, parking)
     shared = log_side.share_applications(state, redis.shared, parking, readers)

@@ -221,8 +221,8 @@ def _in_own_time(state: BrokerState, message: Message) -> Message:
 
 
 def _held(state: BrokerState, slot: int, topic: str) -> tuple[int, int] | None:
-    """The stamp of a retained message."""
-    row = state.retained.get(topic)
+    """The stamp of a retained message, or of what has deleted it."""
+    row = state.retained.newest(topic)
     if row is None:
         return None
     try:

@@ -65,7 +65,7 @@ class _Tail:
         """Generation -> where its newest will stands that went out, and its date."""
         self._received: dict[tuple[int, int], int] = {}
         """(generation, packet id) -> offset."""
-        self._retained: dict[str, tuple[int, bytes]] = {}
+        self._retained: dict[str, tuple[RetainedRow, bool]] = {}
         """Topic -> offset and record, b"" where the message was deleted."""
         self._replays: dict[str, int] = {}
         """Id -> the number of the next message. Those of a tick stand in their order: what is there is a beginning."""
@@ -97,7 +97,8 @@ class _Tail:
         if record.origin is not None:
             self._note(record.origin, offset, message.accepted_ms)
         if message.retain:
-            self._retained[message.topic] = (offset, frame if message.payload else b"")
+            row = RetainedRow(message.topic, offset, frame)
+            self._retained[message.topic] = row, bool(message.payload)
 
     def _note(self, origin: Origin, offset: int, accepted_ms: int) -> None:
         generation = origin.generation
@@ -141,12 +142,16 @@ class _Tail:
 
     def retain(self, state: BrokerState) -> None:
         """Only one of a later position replaces [repositories 5a]."""
-        for topic, (offset, record) in self._retained.items():
-            held = state.retained.get(topic)
-            if held is not None and held.offset >= offset:
+        retained = state.retained
+        for topic, (row, is_message) in self._retained.items():
+            held = retained.newest(topic)
+            if held is not None and held.offset >= row.offset:
                 continue
-            state.retained.discard(topic)
-            write = RetainedWrite(topic, offset - self._end, record)
+            retained.discard(topic)
+            record = row.record if is_message or retained.remembers_ends else b""
+            write = RetainedWrite(topic, row.offset - self._end, record)
             state.tick.session_writes.retained.append(write)
-            if record:
-                state.retained.restore(RetainedRow(topic, offset, record))
+            if is_message:
+                retained.restore(row)
+            else:
+                retained.end(row)

@@ -392,7 +392,7 @@ class Publishing:
                 row = (origin.generation, accepted.packet_id, len(writes.records))
                 tick.session_writes.receiving.append(row)
         if message.retain:
-            kept = record if message.payload else b""
+            kept = record if message.payload or state.retained.remembers_ends else b""
             writes.session.retained.append(RetainedWrite(message.topic, len(writes.records), kept))
             state.retained.announce(message.topic)
         writes.records.append(record)
@@ -521,11 +521,11 @@ class Publishing:
             message = accepted.message
             if message.retain:
                 retained.settle(message.topic)
-            if message.retain and message.payload:
                 row = RetainedRow(message.topic, offset, accepted.record)
-                retained.put(row, message.expires_ms)
-            elif message.retain:
-                retained.discard(message.topic)
+                if message.payload:
+                    retained.put(row, message.expires_ms)
+                else:
+                    retained.end(row)
             offset += 1
 
     def _answers_without_record(self, accepted: Accepted) -> bool:

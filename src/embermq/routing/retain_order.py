@@ -9,14 +9,15 @@ from embermq.model.message import Message
 from embermq.mqtt.value import replace
 
 KEPT = 100_000
-"""Topics that are remembered beside what is retained: those whose message was deleted, above all."""
+"""Topics that are remembered beside what is retained: those whose message is on its way to the log, or was refused."""
 Stamp = tuple[int, int]
 """Accept time in Unix milliseconds, and the slot that accepted it."""
 
 
 class RetainOrder:
     """The later accept time wins, then the higher slot, then the later place in that slot's log: every node decides
-    alike, in whatever order it hears of them. `held` has the stamp of the message that a topic has now."""
+    alike, in whatever order it hears of them. `held` has the stamp of the message that a topic has now, or of the end
+    of the one that it had."""
 
     def __init__(self, slot: int, held: Callable[[str], Stamp | None]) -> None:
         self._slot = slot

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
+from itertools import islice
 from typing import TYPE_CHECKING
 
-from embermq.formats.log_record import check_record, record_expires_ms
+from embermq.formats.log_record import (
+    check_record,
+    decode_record,
+    encode_record,
+    record_expires_ms,
+)
 from embermq.model.counters import Counters
 from embermq.model.session import RetainedRow
 from embermq.mqtt.topics.topic_tree import TopicTree
+from embermq.mqtt.value import replace
 
 if TYPE_CHECKING:
     from embermq.sessions.tick import Tick
@@ -22,10 +29,16 @@ LEVEL_BYTES = 512
 """What a level of a retained topic counts besides the record; about what it takes in memory."""
 STALE_MAX = 1_000
 """Deadlines of messages that were replaced, kept beside as many as there are messages."""
+ENDS_MAX = 100_000
+"""Topics of which it is remembered that their message was deleted, or has expired."""
+ENDS_FORGOTTEN_MAX = 2_000
+"""How many of them are forgotten at a time."""
 
 
 class RetainedMessages:
-    """One message a topic."""
+    """One message a topic. `remembers_ends`, to be set before anything is put: of a topic whose message was deleted or
+    has expired the row stays, in store and in `ends`, until `forget_ends`: another node may bring an older message.
+    A row without payload says that the topic has none."""
 
     def __init__(self, tick: Tick, timers: Timers, counters: Counters) -> None:
         self._tick = tick
@@ -39,6 +52,9 @@ class RetainedMessages:
         self._stored_bytes = 0
         self._levels = 0
         self._pending: dict[str, int] = {}
+        self.remembers_ends = False
+        self.ends: dict[str, RetainedRow] = {}
+        """By topic, longest known first."""
 
     def __len__(self) -> int:
         return len(self._tree)
@@ -67,7 +83,13 @@ class RetainedMessages:
         """The message of a topic."""
         return self._tree.get(topic)
 
+    def newest(self, topic: str) -> RetainedRow | None:
+        """The message of a topic, or that it has none any more."""
+        return self._tree.get(topic) or self.ends.get(topic)
+
     def rows(self) -> Iterator[RetainedRow]:
+        """All that is in store."""
+        yield from self.ends.values()
         for topic in self._tree:
             row = self._tree.get(topic)
             assert row is not None
@@ -91,6 +113,7 @@ class RetainedMessages:
 
     def put(self, row: RetainedRow, expires_ms: int) -> None:
         """Set or replace the message of a topic; `expires_ms` is 0 when it stays for ever."""
+        self.ends.pop(row.topic, None)
         old = self._tree.get(row.topic)
         if old is not None:
             self._stored_bytes -= len(old.record)
@@ -112,12 +135,40 @@ class RetainedMessages:
         expires_ms = record_expires_ms(row.record)
         if expires_ms and expires_ms <= self._tick.now_ms:
             self._counters.retained_expired += 1
-            self._tick.session_writes.retained_expired.append((row.topic, row.offset))
+            self._expired(row)
+        elif self.remembers_ends and not decode_record(row.record).message.payload:
+            self.end(row)
         else:
             self.put(row, expires_ms)
 
+    def end(self, row: RetainedRow) -> None:
+        """The topic has no message any more, says the row."""
+        self.discard(row.topic)
+        if not self.remembers_ends:
+            return
+        self.ends.pop(row.topic, None)
+        self.ends[row.topic] = replace(row, record=_without_payload(row.record))
+        if len(self.ends) > ENDS_MAX:
+            self._forget(next(iter(self.ends)))
+
+    def forget_ends(self, before_ms: int) -> None:
+        """Nobody brings a message any more that was accepted before this date."""
+        for topic, row in list(islice(self.ends.items(), ENDS_FORGOTTEN_MAX)):
+            if decode_record(row.record).message.accepted_ms >= before_ms:
+                return
+            self._forget(topic)
+
+    def _forget(self, topic: str) -> None:
+        self._tick.session_writes.retained_expired.append((topic, self.ends.pop(topic).offset))
+
+    def _expired(self, row: RetainedRow) -> None:
+        if self.remembers_ends:
+            self.end(row)
+        else:
+            self._tick.session_writes.retained_expired.append((row.topic, row.offset))
+
     def discard(self, topic: str) -> None:
-        """Forget the message of a topic; nothing happens when there is none."""
+        """Have no message of a topic; nothing happens when there is none."""
         old = self._tree.get(topic)
         if old is not None:
             self._stored_bytes -= len(old.record)
@@ -142,13 +193,21 @@ class RetainedMessages:
             if not deadlines or deadlines[0][0] > now_ms:
                 break
             entry = heappop(deadlines)
-            if self._is_held(entry):
+            row = self._tree.get(entry[2])
+            if row is not None and row.offset == entry[1]:
                 self._counters.retained_expired += 1
-                self._tick.session_writes.retained_expired.append((entry[2], entry[1]))
-                self.discard(entry[2])
+                self.discard(row.topic)
+                self._expired(row)
         if deadlines:
             due_ms = self._timer_due_ms = max(deadlines[0][0], now_ms + 1)
             self._timer = self._timers.at(due_ms, self._expire)
+
+
+def _without_payload(frame: bytes) -> bytes:
+    """What says when it was accepted, and where. Raises RecordError."""
+    record = decode_record(frame)
+    message = replace(record.message, payload=b"", properties=None, expires_ms=0)
+    return encode_record(message, b"", None, record.unknown_fields)
 
 
 def _levels(topic: str) -> int:

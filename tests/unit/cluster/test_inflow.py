@@ -17,7 +17,7 @@ from embermq.formats.log_record import (
     slot_in,
 )
 from embermq.model.message import Message
-from embermq.mqtt.wire.packets import Suback, Subscribe, Subscription
+from embermq.mqtt.wire.packets import Publish, Suback, Subscribe, Subscription
 from embermq.mqtt.wire.properties import Properties
 from embermq.mqtt.wire.reason_codes import ReasonCode
 from embermq.mqtt.wire.version import ProtocolVersion
@@ -274,3 +274,42 @@ def test_a_retained_message_of_this_node_is_newer_than_what_it_knows_of() -> Non
     node.take(frame(b"again", retain=True, at_ms=later_ms), at=1)
     node.hand.settle()
     assert retained(node) == b"here"
+
+
+def restarted(node: Node) -> Node:
+    """Its next run, with what is in store of retained messages."""
+    again = Node()
+    again.hand.state.tick.now_ms = node.hand.state.tick.now_ms
+    again.hand.state.retained.remembers_ends = True
+    for row in node.hand.store.retained.values():
+        again.hand.store.retained[row.topic] = row
+        again.hand.state.retained.restore(row)
+    return again
+
+
+@pytest.mark.promise("cluster-11")
+@pytest.mark.parametrize("how", ["deleted here", "deleted there", "expired"])
+def test_a_restart_does_not_bring_back_what_is_older_than_the_end_of_a_retained_message(how: str) -> None:
+    node = Node()
+    node.hand.state.retained.remembers_ends = True
+    now_ms, client = node.hand.state.tick.date_ms, node.hand.connects("p2")
+    properties = Properties(message_expiry_interval=5) if how == "expired" else None
+    client.does(Publish("t", b"here", 1, 1, True, False, properties))
+    node.hand.settle()
+    if how == "deleted here":
+        client.publishes("t", b"", retain=True)
+    elif how == "deleted there":
+        node.take(frame(b"", retain=True, at_ms=now_ms))
+    else:
+        node.hand.passes(s=6)
+    node.hand.settle()
+    assert retained(node) is None
+    again = restarted(restarted(node))
+    assert retained(again) is None
+    again.take(frame(b"before", retain=True, at_ms=now_ms - 1))
+    again.hand.settle()
+    assert retained(again) is None
+    again.take(frame(b"later", retain=True, at_ms=now_ms + 60_000), at=1)
+    again.hand.settle()
+    assert retained(again) == b"later"
+    assert not again.hand.state.retained.ends

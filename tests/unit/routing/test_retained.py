@@ -44,6 +44,30 @@ def test_what_expires_is_removed_from_memory_and_store(hand: HandDrivenBroker, p
     assert not hand.state.timers.next_ms
 
 
+def test_ends_are_remembered_until_nobody_brings_anything_older(
+    hand: HandDrivenBroker, publisher: HandLink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    retained = hand.state.retained
+    retained.remembers_ends = True
+    for topic in ("a", "b", "c"):
+        for payload in (b"x", b""):
+            retains(publisher, topic, payload)
+            hand.settle()
+        hand.passes(s=1)
+    assert (list(retained.ends), sorted(hand.store.retained), len(retained)) == (
+        ["a", "b", "c"],
+        ["a", "b", "c"],
+        0,
+    )
+    retained.forget_ends(hand.state.tick.date_ms - 2_000)
+    hand.settle()
+    assert list(retained.ends) == list(hand.store.retained) == ["b", "c"]
+    monkeypatch.setattr("embermq.routing.retained.ENDS_MAX", 2)
+    retains(publisher, "d", b"")
+    hand.settle()
+    assert list(retained.ends) == list(hand.store.retained) == ["c", "d"]
+
+
 def test_what_replaces_an_expired_message_in_the_same_tick_stays(
     hand: HandDrivenBroker, publisher: HandLink
 ) -> None:
