@@ -7,8 +7,10 @@ from tests.support.hand_driven import dispatch, numbered
 from tests.unit.delivery.test_shared_readers import Play
 
 from embermq.model.client_type import ClientType
+from embermq.model.unacknowledged import WhyUnacknowledged
 from embermq.mqtt.wire.packets import Puback, Subscribe, Subscription
 from embermq.mqtt.wire.properties import Properties
+from embermq.mqtt.wire.reason_codes import ReasonCode
 
 pytestmark = pytest.mark.promise("application-11")
 
@@ -38,6 +40,19 @@ def test_qos_0_of_a_shared_log_comes_whole(play: Play) -> None:
     one = play.comes("one", 0, 1, qos=0)
     play.publishes("t/0", *numbered(500))
     assert one.payloads == numbered(500)
+
+
+@pytest.mark.promise("pipeline-12")
+def test_what_is_refused_of_a_shared_log_is_written_down_for_nobody(play: Play) -> None:
+    one = play.comes("one", 0, acknowledges=False)
+    one.subscribes("own/0")
+    play.publishes("t/0", b"shared")
+    play.publishes("own/0", b"own")
+    assert sorted(one.payloads) == [b"own", b"shared"]
+    one.does(*(Puback(message.packet_id, ReasonCode.QUOTA_EXCEEDED) for message in one.messages))
+    play.hand.settle()
+    refused = {(position, why) for _, position, why in play.hand.store.unacknowledged}
+    assert refused == {(1, WhyUnacknowledged.REFUSED)}
 
 
 def test_with_room_for_one_message_every_partition_has_its_turn(play: Play) -> None:

@@ -64,6 +64,11 @@ class OwnAndShared(ApplicationDelivery):
             self._shared.pump(session)
         self._own.settled(session, delivery)
 
+    def refused(self, session: Session, delivery: Delivery) -> None:
+        """Nobody is told of it where the log is a group's."""
+        if not self._shared.has(session, delivery):
+            self._own.refused(session, delivery)
+
     def released(self, session: Session, delivery: Delivery) -> None:
         if not self._shared.released(session, delivery):
             self._own.released(session, delivery)

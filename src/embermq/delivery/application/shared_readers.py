@@ -471,6 +471,10 @@ class SharedReaders(SharedLogReaders):
             self._state.direct.deliver(session, receiver, Accepted(message, b"", NO_MATCH, None, 0))
         return True
 
+    def has(self, session: Session, delivery: Delivery) -> bool:
+        """Whether it is of a shared log."""
+        return self._in_flight.of(session, delivery) is not None
+
     def settled(self, session: Session, delivery: Delivery) -> bool:
         """PUBACK or PUBCOMP came; False when it is not of a shared log. There is room then: `pump`."""
         sent = self._in_flight.of(session, delivery)
