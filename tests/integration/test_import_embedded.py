@@ -14,13 +14,12 @@ from tests.support.forked_program import run_program
 from tests.support.grown_broker import SETTINGS, Clients
 from tests.support.kafka_dispatcher import KafkaDispatcher
 from tests.support.kafka_server import KafkaServer
-from tests.support.mqtt_client import MqttClient, run
+from tests.support.mqtt_client import run
 from tests.support.played_pipeline import PlayedPipeline
 from tests.support.redis_server import RedisServer
 from tests.support.servers import on_servers
 
 from embermq.adapters.sqlite.message_store import SqliteMessageStore
-from embermq.mqtt.wire.packets import Subscription
 from embermq.pipeline.sinks.sink_file import SinkFile
 
 TIMEOUT_S = 300
@@ -114,27 +113,14 @@ def test_what_cannot_be_imported_is_refused_by_name_and_nothing_is_written(
         assert text in done.stderr
         assert done.stderr.count("\n") == 1, done.stderr
 
-    async def shares() -> None:
-        client = MqttClient("app7")
-        await client.connect(embedded.port, clean_start=False, expiry_s=3_600)
-        await client.subscribe(Subscription("$share/crew/#", 1))
-        client.abort()
-        await client.ended
-        publisher = MqttClient("publisher")
-        await publisher.connect(embedded.port)
-        await publisher.publish("to/the/crew", b"waits", qos=1)
-        publisher.abort()
-        await publisher.ended
-
-    with BrokerProcess(source, settings=SETTINGS) as embedded:
-        run(shares())
+    with BrokerProcess(source, settings=SETTINGS):
+        pass
     refused(1, "is not the data directory of an embedded broker", given=tmp_path)
     refused(2, "name the Kafka and the Redis", into=BrokerProcess(tmp_path / "grown", settings=SETTINGS))
     refused(2, "is the one that is imported", into=BrokerProcess(source, settings=servers | SETTINGS))
     refused(2, "--leave dust: one of archive, lake, rules", "--leave", "dust")
     (source / "lake").mkdir()
     refused(1, "has what is not carried over: lake")
-    refused(1, "messages wait for the shared subscription $share/crew/#", "--leave", "lake")
     assert redis_server.ask("DBSIZE") == 0
 
     redis_server.ask("SET", "embermq:import", '{"log":1,"fingerprint":0}')

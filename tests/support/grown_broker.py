@@ -83,6 +83,7 @@ class Clients:
         for client_id in (DEVICE, APPLICATION):
             await publishes(broker, f"{client_id}/x", numbered(4, STORED))
         await publishes(broker, "work/x", numbered(0, 5))
+        await publishes(broker, "office/x", numbered(0, 5))
         await self._retains(broker)
         await self._publishes_half(broker)
         await self._works(broker)
@@ -95,10 +96,10 @@ class Clients:
         await self._goes_on(broker, APPLICATION, self.application)
         await self._finishes_half(broker)
         sharing = await entered(broker, SHARING)
-        await publishes(broker, "office/x", numbered(0, 5))
-        await wait_for(lambda: len(sharing.messages) >= 5, 60, "what an application of a group is owed")
+        await publishes(broker, "office/x", numbered(5, 2))
+        await wait_for(lambda: len(sharing.messages) >= 7, 60, "what an application of a group is owed")
         await sharing.ping()
-        assert sorted(one.payload for one in sharing.messages) == [one for one, _ in numbered(0, 5)]
+        assert sorted(one.payload for one in sharing.messages) == [one for one, _ in numbered(0, 7)]
         await leaves(sharing)
         member = await entered(broker, MEMBER)
         await wait_for(lambda: len(member.messages) == 5, 60, "what the group was owed")

@@ -26,7 +26,7 @@ from embermq.tools.embedded_import.owed import Owed, OwedRecord, ReaderPlaces
 from embermq.tools.embedded_import.source import EmbeddedSource, embedded_settings, repair
 from embermq.tools.embedded_import.writes import shared_groups, ticks_of
 
-ANN, BOB, PUMP = 1, 2, 3
+ANN, BOB, PUMP, CREW = 1, 2, 3, 4
 RESERVED = 100
 END = 1 << 46
 FAR_MS = 1 << 42
@@ -42,7 +42,8 @@ def session(generation: int, client_id: str, client_type: ClientType) -> Session
 
 def stored() -> TickWrites:
     """Three messages for both applications, of which one has the first under way and the second settled, the other one
-    the first settled; a device with one message released and one that waits."""
+    the first settled; a device with one message released and one that waits. Two wait for a group that has the first
+    application alone, which is owed one of them anyway."""
     stamps = encode_stamps((Stamp("ann", ANN, 1), Stamp("bob", BOB, 2)))
     writes = TickWrites(generation_reserved=RESERVED, dispatcher_floor=3)
     writes.records = [encode_record(message(b"%d" % number), stamps) for number in range(3)]
@@ -50,6 +51,7 @@ def stored() -> TickWrites:
         session(ANN, "ann", ClientType.APPLICATION),
         session(BOB, "bob", ClientType.APPLICATION),
         session(PUMP, "pump", ClientType.DEVICE),
+        session(CREW, "$share/crew/a/#", ClientType.DEVICE),
     ]
     for name in ("$share/crew/a/#", "$share/other/a/#", "$share/crew/$queue/jobs", "a/#"):
         writes.session.subscriptions.append((ANN, name, SubscriptionRow(name, 1, 0, 0)))
@@ -66,6 +68,8 @@ def stored() -> TickWrites:
     writes.session.queue_rows = [
         QueueRow(*at, 5, QueueState.SENT, 2, FAR_MS, (), record),
         QueueRow(PUMP, 131_072, -1, 0, QueueState.QUEUED, 1, FAR_MS, (), record),
+        QueueRow(CREW, 65_536, 2, 0, QueueState.QUEUED, 1, FAR_MS, (), writes.records[2]),
+        QueueRow(CREW, 131_072, 3, 0, QueueState.QUEUED, 2 | 4, FAR_MS, (6,), encode_record(message(b"3"))),
     ]
     writes.session.queue_marks = [QueueMark(*at, QueueState.RELEASED, 5)]
     writes.parked = [
@@ -103,11 +107,17 @@ def test_applications_are_owed_what_they_have_not_settled_in_the_same_order_each
     source: EmbeddedSource,
 ) -> None:
     found = owed(source)
-    assert [dict(one.receivers) for one in found] == [{ANN: 1}, {BOB: 2}, {ANN: 1, BOB: 2}]
+    assert [dict(one.receivers) for one in found] == [{ANN: 1}, {BOB: 2}, {ANN: 1, BOB: 2}, {ANN: 2}]
     records = [decode_record(one.record) for one in found]
-    assert [one.message for one in records] == [message(b"%d" % number) for number in range(3)]
+    assert [one.message for one in records] == [message(b"%d" % number) for number in range(4)]
     assert all(is_addressed(one) for one in records)
-    assert [[stamp.log for stamp in one.stamps] for one in records] == [["ann"], ["bob"], ["ann", "bob"]]
+    assert [[stamp.log for stamp in one.stamps] for one in records] == [
+        ["ann"],
+        ["bob"],
+        ["ann", "bob"],
+        ["ann"],
+    ]
+    assert records[3].stamps == (Stamp("ann", ANN, 2, True, (6,)),)
     assert owed(source) == found
 
 
@@ -125,6 +135,8 @@ def test_what_is_under_way_keeps_its_packet_id_at_its_place_in_the_new_log(sourc
 
 def test_rows_become_ticks_with_their_places_and_states(source: EmbeddedSource) -> None:
     ticks = list(ticks_of(source, END))
+    sessions = [row.generation for tick in ticks for row in tick.session.sessions]
+    assert sorted(sessions) == [ANN, BOB, PUMP]
     rows = [row for tick in ticks for row in tick.session.queue_rows]
     assert [(row.seq, row.packet_id, row.state) for row in rows] == [(65_536, 5, 1), (131_072, 0, 0)]
     marks = [mark for tick in ticks for mark in tick.session.queue_marks]

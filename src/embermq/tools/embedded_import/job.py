@@ -36,7 +36,6 @@ from embermq.tools.embedded_import.writes import (
     positions_tick,
     shared_groups,
     ticks_of,
-    waiting_for_applications,
 )
 
 if TYPE_CHECKING:
@@ -159,11 +158,6 @@ class _Import:
                     f"{self._source_dir} has what is not carried over: {what}. It stays there, and can be read with "
                     f"--data-dir, when you say --leave {kind}"
                 )
-        for name in waiting_for_applications(source):
-            raise UserError(
-                f"messages wait for the shared subscription {name}, whose members are applications: on servers these "
-                "have a log, into which what waits does not go. Let the members take it first"
-            )
         static = noted_places(self._source_dir).static
         if in_files and static not in ("", SQLITE):
             raise UserError(f"stores.static: the accounts of {self._source_dir} are in {static}; name it")
@@ -175,7 +169,7 @@ class _Import:
         """Reads all that is there once. Raises UserError for messages that Kafka would not take."""
         counts = Counts({"accounts": len(self._accounts()), "archived messages": self._archived()})
         state = source.state
-        for one in state.sessions:
+        for one in source.sessions():
             self._seen.add(one)
             counts.add("sessions")
             counts.add("subscriptions", len(one.subscriptions))

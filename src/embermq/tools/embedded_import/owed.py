@@ -15,9 +15,16 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from embermq.durability.bodies import Bodies
-from embermq.formats.log_record import FIELD_ADDRESSED, LogRecord, Stamp, encode_record, encode_stamps
+from embermq.formats.log_record import (
+    FIELD_ADDRESSED,
+    LogRecord,
+    Stamp,
+    decode_record,
+    encode_record,
+    encode_stamps,
+)
 from embermq.model.application_positions import EarlyMark, ReaderPosition, StoredPositions
-from embermq.model.session_writes import QueueState
+from embermq.model.session_writes import QueueRow, QueueState
 from embermq.tools.embedded_import.source import Application, EmbeddedSource
 
 GRANTED_QOS = 2
@@ -46,14 +53,15 @@ class Owed(Struct):
         names = {one.row.generation: one.row.client_id for one in self.applications}
         bodies = {generation: source.bodies(generation) for generation in names}
         lines = [_line(one) for one in self.applications]
+        given = {one.row.generation: one.given for one in self.applications}
         for offset, found in groupby(merge(*lines), itemgetter(0)):
             generations = [generation for _, generation in found]
             of_log = _Found()
             for generation in generations:
-                of_log.take(generation, bodies[generation], offset)
+                of_log.take(generation, bodies[generation], offset, given[generation].get(offset))
             self.lost += len(generations) - len(of_log.generations)
             if of_log.record is not None:
-                yield _addressed(of_log.record, {one: names[one] for one in of_log.generations}, offset)
+                yield of_log.addressed(names, offset)
 
 
 class _Found(Struct):
@@ -61,13 +69,41 @@ class _Found(Struct):
 
     record: LogRecord | None = None
     generations: list[int] = field(default_factory=list)
+    given: dict[int, QueueRow] = field(default_factory=dict)
 
-    def take(self, generation: int, bodies: Bodies, offset: int) -> None:
+    def take(self, generation: int, bodies: Bodies, offset: int, given: QueueRow | None) -> None:
+        if given is not None:
+            self.given[generation] = given
+            self.record = self.record or decode_record(given.record)
         if self.record is None:
             found = bodies.get(offset)
             self.record = None if found is None else found[0]
         if self.record is not None:
             self.generations.append(generation)
+
+    def addressed(self, names: Mapping[int, str], offset: int) -> OwedRecord:
+        record = self.record
+        assert record is not None
+        stamped = {stamp.generation: stamp for stamp in record.stamps}
+        stamps = tuple(
+            replace(self._given_stamp(one) or stamped.get(one) or Stamp("", one, GRANTED_QOS), log=names[one])
+            for one in self.generations
+        )
+        fields = (
+            *(one for one in record.unknown_fields if one[0] != FIELD_ADDRESSED),
+            (FIELD_ADDRESSED, b""),
+        )
+        frame = encode_record(record.message, encode_stamps(stamps), None, fields)
+        qos = record.message.qos
+        return OwedRecord(frame, {stamp.generation: min(stamp.qos, qos) for stamp in stamps}, offset)
+
+    def _given_stamp(self, generation: int) -> Stamp | None:
+        row = self.given.get(generation)
+        return (
+            None
+            if row is None
+            else Stamp("", generation, row.flags & 3, bool(row.flags & 4), row.identifiers)
+        )
 
 
 def _line(application: Application) -> Iterator[tuple[int, int]]:
@@ -75,17 +111,6 @@ def _line(application: Application) -> Iterator[tuple[int, int]]:
     generation = application.row.generation
     done = {mark.offset for mark in application.reader.marks if mark.state == QueueState.DONE}
     return ((offset, generation) for offset in application.owed if offset not in done)
-
-
-def _addressed(record: LogRecord, names: Mapping[int, str], offset: int) -> OwedRecord:
-    stamped = {stamp.generation: stamp for stamp in record.stamps}
-    stamps = tuple(
-        replace(stamped.get(one, Stamp(name, one, GRANTED_QOS)), log=name) for one, name in names.items()
-    )
-    message = record.message
-    fields = (*(one for one in record.unknown_fields if one[0] != FIELD_ADDRESSED), (FIELD_ADDRESSED, b""))
-    frame = encode_record(message, encode_stamps(stamps), None, fields)
-    return OwedRecord(frame, {stamp.generation: min(stamp.qos, message.qos) for stamp in stamps}, offset)
 
 
 class ReaderPlaces:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 
 from msgspec import Struct
@@ -36,8 +36,9 @@ from embermq.model.session import RetainedRow, SessionRow
 from embermq.model.session_writes import QueueRow
 from embermq.ports.errors import StoreError
 from embermq.ports.reader_positions import StoredReader
-from embermq.ports.sessions import StoredState
+from embermq.ports.sessions import StoredSession, StoredState
 from embermq.ports.tick_store import Receipt
+from embermq.sessions.group_queues import is_queue_name
 
 READ_RECORDS = 1_000
 READ_BYTES = 4 * 1024 * 1024
@@ -71,11 +72,13 @@ async def repair(data_dir: Path, settings: Settings, lock: DataLock) -> None:
 
 
 class Application(Struct, frozen=True):
-    """What is owed to one APPLICATION session by its log: `owed` are positions, in order."""
+    """What is owed to one APPLICATION session: `owed` are positions, in order. `given` has those of them that waited
+    for any member of a shared subscription: on servers nobody but its members can take them."""
 
     row: SessionRow
     reader: StoredReader
     owed: array[int]
+    given: Mapping[int, QueueRow] = {}
 
 
 class EmbeddedSource:
@@ -170,7 +173,49 @@ class EmbeddedSource:
         }
         owed = {generation: self._carried(generation, floor) for generation, floor in floors.items()}
         self._add_stamped(owed, floors)
-        return [Application(row, readers[row.generation], owed[row.generation]) for row in rows]
+        given = self._given({generation: set(positions) for generation, positions in owed.items()})
+        return [
+            Application(
+                row,
+                readers[row.generation],
+                array("q", sorted([*owed[row.generation], *given[row.generation]])),
+                given[row.generation],
+            )
+            for row in rows
+        ]
+
+    def sessions(self) -> Iterator[StoredSession]:
+        """All but the queues of shared subscriptions of which all members are applications."""
+        return (one for one in self.state.sessions if one.row.generation not in self._shared_out)
+
+    @cached_property
+    def _shared_out(self) -> dict[int, list[int]]:
+        """These queues, by generation, and the generations of the members."""
+        members: dict[str, list[SessionRow]] = {}
+        for one in self.state.sessions:
+            for subscription in one.subscriptions:
+                if is_queue_name(subscription.topic_filter):
+                    members.setdefault(subscription.topic_filter, []).append(one.row)
+        return {
+            one.row.generation: sorted(row.generation for row in rows)
+            for one in self.state.sessions
+            if is_queue_name(one.row.client_id)
+            and (rows := members.get(one.row.client_id))
+            and all(row.client_type is ClientType.APPLICATION for row in rows)
+        }
+
+    def _given(self, owed: dict[int, set[int]]) -> dict[int, dict[int, QueueRow]]:
+        """What waits for a shared subscription goes to its members in turn: one has to get each message. Who is owed
+        the same one otherwise gets that alone."""
+        found: dict[int, dict[int, QueueRow]] = {generation: {} for generation in owed}
+        for queue, members in self._shared_out.items():
+            for number, row in enumerate(self.stored(queue)):
+                turn = [members[(number + step) % len(members)] for step in range(len(members))]
+                free = [one for one in turn if row.offset not in owed[one]]
+                if free:
+                    owed[free[0]].add(row.offset)
+                    found[free[0]][row.offset] = row
+        return found
 
     def bodies(self, generation: int) -> Bodies:
         """Records that one application is owed, by position."""

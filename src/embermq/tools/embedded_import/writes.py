@@ -19,7 +19,6 @@ from embermq.model.tick_writes import TickWrites
 from embermq.mqtt.topics.names import parse_shared
 from embermq.ports.sessions import StoredSession
 from embermq.queues.names import QUEUE_PREFIX
-from embermq.sessions.group_queues import is_queue_name
 from embermq.tools.embedded_import.source import EmbeddedSource
 
 ROWS_MAX = 500
@@ -31,7 +30,7 @@ Item = TypeVar("Item")
 
 def ticks_of(source: EmbeddedSource, end: int) -> Iterator[TickWrites]:
     """All but what application logs hold. Positions in them count from `end`, where the new log goes on."""
-    for some in _pieces(source.state.sessions, ROWS_MAX):
+    for some in _pieces(source.sessions(), ROWS_MAX):
         yield _sessions(some, source.log_end - end - 1)
         for session in some:
             yield from _stored(source, session)
@@ -68,22 +67,6 @@ def shared_groups(source: EmbeddedSource, end: int) -> list[SharedGroupRow]:
                 log = logs.setdefault(shared.topic_filter, generation)
                 found[key] = SharedGroupRow(*key, generation, log, end, "", ())
     return list(found.values())
-
-
-def waiting_for_applications(source: EmbeddedSource) -> list[str]:
-    """Shared subscriptions with messages that none of their members could take, which are applications all."""
-    devices: set[str] = set()
-    applications: set[str] = set()
-    for stored in source.state.sessions:
-        is_application = stored.row.client_type is ClientType.APPLICATION
-        (applications if is_application else devices).update(row.topic_filter for row in stored.subscriptions)
-    return [
-        stored.row.client_id
-        for stored in source.state.sessions
-        if is_queue_name(stored.row.client_id)
-        and stored.queued
-        and stored.row.client_id in applications - devices
-    ]
 
 
 def positions_tick(positions: Mapping[int, ReaderPosition]) -> TickWrites:
