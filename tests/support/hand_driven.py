@@ -99,6 +99,8 @@ class HandLink(Link):
         "ended",
         "hand",
         "in_flight",
+        "is_in",
+        "is_over",
         "receive_maximum",
         "received",
         "releases",
@@ -115,6 +117,8 @@ class HandLink(Link):
         self.received: list[Packet] = []
         self.in_flight: set[int] = set()
         self.ended = self.dropped = False
+        self.is_in = self.is_over = False
+        """Whether CONNACK has come, and DISCONNECT."""
         self.auto: list[Packet] = []
         self.asked_method: list[tuple[bytes | None, bool]] = []
         """What the authentication method was given, and whether it began anew."""
@@ -142,11 +146,10 @@ class HandLink(Link):
     def _take(self, packet: Packet) -> None:
         assert not self.ended, f"{packet} after the end"
         if not (isinstance(packet, Auth) and self.authentication is not None):
-            before = [other for other in self.received if not isinstance(other, Auth)]
-            assert isinstance(packet, Connack) is (not before), f"{packet} after {self.received}"
-        assert not any(isinstance(before, Disconnect) for before in self.received), (
-            f"{packet} after DISCONNECT"
-        )
+            assert isinstance(packet, Connack) is (not self.is_in), f"{packet} after {self.received}"
+            self.is_in = True
+        assert not self.is_over, f"{packet} after DISCONNECT"
+        self.is_over = isinstance(packet, Disconnect)
         self.received.append(packet)
         if isinstance(packet, Publish) and packet.qos:
             assert packet.packet_id not in self.in_flight, f"{packet}: the id is in use"
