@@ -24,8 +24,9 @@ FROM_OUTSIDE = (
     "file is not a database",
     "cannot read the schema version in",
     "the driver ended with code",
+    "Python worker failed to connect back",
 )
-"""Texts of the system and SQLite, and two that the source puts together."""
+"""Texts of the system, SQLite and Spark, and two that the source puts together."""
 COMMANDS = ("embermq ", "queues ", "openssl ", "redis-cli ", "ps ")
 ENDS = ("Exit", "SystemExit", "_exit")
 TERMS = """message log, program log, record, offset, position, stamp, application log, device queue, durable queue,
