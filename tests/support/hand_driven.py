@@ -116,9 +116,7 @@ class HandLink(Link):
         self.receive_maximum = receive_maximum or 65_535
         self.received: list[Packet] = []
         self.in_flight: set[int] = set()
-        self.ended = self.dropped = False
-        self.is_in = self.is_over = False
-        """Whether CONNACK has come, and DISCONNECT."""
+        self.ended = self.dropped = self.is_in = self.is_over = False
         self.auto: list[Packet] = []
         self.asked_method: list[tuple[bytes | None, bool]] = []
         """What the authentication method was given, and whether it began anew."""
@@ -129,9 +127,7 @@ class HandLink(Link):
         if self.out and self.flushed is not None:
             self.flushed(sum(map(len, self.out)))
         for data in self.out:
-            assert not (self.received and isinstance(self.received[-1], Disconnect)), (
-                f"{data!r} after DISCONNECT"
-            )
+            assert not self.is_over, f"{data!r} after DISCONNECT"
             for packet in self.decoder.feed(data):
                 self._take(packet)
             assert self.decoder.error is None, self.decoder.error
