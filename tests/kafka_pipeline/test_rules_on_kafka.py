@@ -24,6 +24,8 @@ RULES = {
     "rules.even.sql": "SELECT payload FROM messages WHERE int(payload) % 2 = 0",
     "rules.even.to": "queue",
     "rules.even.queue": "even",
+    "rules.counts.sql": "SELECT 'counts' AS topic, string(count(*)) AS payload FROM messages",
+    "rules.counts.every": "10s",
     "pipeline.queries": json.dumps(["dispatch"]),
     "pipeline.backoff_first_ms": 100,
     "log.retention_hours": 24,  # all of it is read in the end
@@ -61,14 +63,16 @@ async def publishes(broker: KafkaPipelineBroker, stopping: asyncio.Event) -> Non
 
 
 def judged(broker: KafkaPipelineBroker) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
-    """Of which messages those of each rule should come, and of which they come, in the order of the log."""
+    """Of which messages those of each rule should come, and of which they come, in the order of the log; what the rule
+    over windows says."""
     wanted: dict[str, list[str]] = {"all": [], "even": []}
-    found: dict[str, list[str]] = {"all": [], "even": []}
+    found: dict[str, list[str]] = {"all": [], "even": [], "counts": []}
     for one in broker.records(f"{broker.prefix}.msg.all"):
         message = decode_kafka_record(one.key(), one.value(), one.headers()).record.message  # type: ignore[arg-type]
         said = dict(message.properties.user_properties) if message.properties is not None else {}
         if "rule" in said:
-            found[said["rule"]].append(said["rule-of"])
+            is_window = said["rule"] == "counts"
+            found[said["rule"]].append(message.payload.decode() if is_window else said["rule-of"])
             continue
         at = f"{one.partition()}:{one.offset()}"
         wanted["all"].append(at)
@@ -85,7 +89,9 @@ def test_rules_publish_once_whoever_is_killed(seed: int, broker: KafkaPipelineBr
     random = Random(seed)
 
     def runs() -> bool:
-        return all(broker.query(f"rule:{name}").get("state") == "running" for name in ("all", "even"))
+        return all(
+            broker.query(f"rule:{name}").get("state") == "running" for name in ("all", "even", "counts")
+        )
 
     async def scenario() -> None:
         stopping = asyncio.Event()
@@ -103,9 +109,11 @@ def test_rules_publish_once_whoever_is_killed(seed: int, broker: KafkaPipelineBr
 
     def is_done() -> bool:
         wanted, found = judged(broker)
-        return all(len(found[rule]) >= len(wanted[rule]) for rule in wanted)
+        is_counted = sum(map(int, found["counts"])) >= len(wanted["all"])
+        return is_counted and all(len(found[rule]) >= len(wanted[rule]) for rule in wanted)
 
     wait_until(is_done, START_S, "every message has its own", poll_s=1)
     wait_until(runs, RUNS_S, "the rules run still", poll_s=0.1)
     wanted, found = judged(broker)
+    assert sum(map(int, found.pop("counts"))) == len(wanted["all"]), "each in one window"
     assert found == wanted and len(wanted["all"]) > 50

@@ -128,7 +128,7 @@ class Partitions(BulkLog):
     def bounded(self, starts: Positions, ends: Positions) -> dict[int, int]:
         return {number: min(ends[number], at + 4) for number, at in starts.items()}
 
-    identity = starts = read = probe = receipt_bounds = read_receipts = measure = publish = Mock()
+    identity = starts = since = read = probe = receipt_bounds = read_receipts = measure = publish = Mock()
 
 
 @pytest.mark.promise("pipeline-14")

@@ -36,6 +36,7 @@ from embermq.pipeline.rules.care import Care
 from embermq.pipeline.rules.live import RuleKind
 from embermq.pipeline.rules.session import RuleSession
 from embermq.pipeline.rules.settings import query_of_rule
+from embermq.pipeline.rules.windows import WindowLog
 from embermq.pipeline.session import POOL, jvm_process, start_session
 from embermq.pipeline.settings import QUERIES, DriverSettings
 from embermq.pipeline.status import DriverReport, QueryReport, write_report
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from embermq.pipeline.kafka_driver import KafkaDriver
 
 EXIT_JVM_LOST = 70
-RULES_TURN = "rules"
+RULES_TURN, WINDOWS_TURN = "rules", "windows"
 _REPORT_S = 1.0
 _QUIESCE_S = 1.0
 _JVM_STOP_S = 1.5
@@ -131,12 +132,14 @@ class Driver:
         # Rules into the lake read with it: each of their batches is a commit and a file, too.
         parts: list[type[BulkPart] | PartKind] = [*chosen_parts(self._settings)]
         parts += [kind for kind in rules if kind.rule.to == "lake"]
-        quick = [kind for kind in rules if kind.rule.to != "lake"]
+        quick = [kind for kind in rules if kind.rule.to != "lake" and not kind.rule.every]
+        windows = [kind for kind in rules if kind.rule.every]
         turns = Turns(
             [
                 *(kind.name for kind in kinds),
                 *([POOL] if parts else []),
                 *([RULES_TURN] if quick else []),
+                *([WINDOWS_TURN] if windows else []),
             ]
         )
         keepers = [Keeper(kind, setup, spark, self._stopping, turns) for kind in kinds]
@@ -149,7 +152,10 @@ class Driver:
             bulk.start()
             self._keepers += bulk.feeds
         if quick:
-            self._start_rules(quick, spark, setup, turns)
+            self._start_rules(quick, self._bulk_log(self._settings, spark), RULES_TURN, spark, setup, turns)
+        if windows:
+            log = WindowLog(self._bulk_log(self._settings, spark))
+            self._start_rules(windows, log, WINDOWS_TURN, spark, setup, turns)
 
     def _rule_kinds(self, spark: SparkSession) -> list[RuleKind]:
         if not self._settings.rules:
@@ -158,19 +164,18 @@ class Driver:
         return [RuleKind(name, rule, session, care) for name, rule in self._settings.rules.items()]
 
     def _start_rules(
-        self, kinds: Sequence[RuleKind], spark: SparkSession, setup: JobSetup, turns: Turns
+        self,
+        kinds: Sequence[RuleKind],
+        log: BulkLog,
+        turn: str,
+        spark: SparkSession,
+        setup: JobSetup,
+        turns: Turns,
     ) -> None:
         """They read the log together, apart from the others: what they make is wanted soon."""
         settings = msgspec.structs.replace(setup.settings, bulk_trigger_ms=setup.settings.rule_trigger_ms)
-        rules = Bulk(
-            kinds,
-            JobSetup(settings, self._places),
-            self._bulk_log(settings, spark),
-            spark,
-            self._stopping,
-            turns=turns,
-            turn=RULES_TURN,
-        )
+        job = JobSetup(settings, self._places)
+        rules = Bulk(kinds, job, log, spark, self._stopping, turns=turns, turn=turn)
         rules.start()
         self._keepers += rules.feeds
 

@@ -227,8 +227,7 @@ def _read_embedded(
     places: Places, driver: DriverReport | None, alive: bool, now_ms: int
 ) -> tuple[LogBounds, tuple[QueryStatus, ...]]:
     log = LogFile(places.log)
-    clock = _read(places.clock, _Clock) or _Clock()
-    broker_ms = now_ms - (clock.offset_ms or 0)
+    broker_ms = now_ms - ahead_ms(places)
     try:
         bounds = log.bounds() or LogBounds(0, 0)
         sinks = [
@@ -307,6 +306,12 @@ def _sink_files(places: Places) -> Iterator[tuple[str, Path]]:
     for name, place in _FILES:
         path: Path = getattr(places, place)
         yield name, places.archive if name == "archive" and places.archive.exists() else path
+
+
+def ahead_ms(places: Places) -> int:
+    """By how much the wall clock is ahead of the broker's time."""
+    clock = _read(places.clock, _Clock) or _Clock()
+    return clock.offset_ms or 0
 
 
 class _Clock(Struct, frozen=True):

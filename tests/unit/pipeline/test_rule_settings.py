@@ -7,7 +7,8 @@ import pytest
 from embermq.app.config import load_configuration
 from embermq.app.errors import ConfigError
 from embermq.pipeline.errors import PipelineSettingsError
-from embermq.pipeline.rules.settings import RULES_MAX, RuleSettings, check_rules
+from embermq.pipeline.rules.settings import RULES_MAX, WINDOWS_MAX, RuleSettings, check_rules
+from embermq.pipeline.rules.values import Stretch
 
 SQL = "SELECT topic, payload FROM messages"
 
@@ -60,6 +61,16 @@ def test_what_is_no_rule_is_refused_by_its_key(tmp_path: Path, toml: str, proble
         (RuleSettings(sql=SQL, tables=("d=a.csv",)), "is not the absolute path of a file that ends in .csv"),
         (RuleSettings(sql=SQL, tables=("d=/etc/passwd",)), "is not the absolute path of a file that ends in"),
         (RuleSettings(sql=SQL, tables=("d=/a.csv", "d=/b.csv")), "a table is named twice"),
+        (RuleSettings(sql=SQL, over="1h"), "over = '1h': is for a rule with `every`"),
+        (RuleSettings(sql=SQL, every="9s"), "every = '9s': must be a time .* from 10 s to 86400 s"),
+        (RuleSettings(sql=SQL, every="1d"), "every = '1d': must be a time"),
+        (
+            RuleSettings(sql=SQL, every="1m", over="30s"),
+            "over = '30s': must be a time .* from 60 s to 3600 s",
+        ),
+        (RuleSettings(sql=SQL, every="1m", over="2h"), "over = '2h': must be a time .* from 60 s to 3600 s"),
+        (RuleSettings(sql=SQL, every="1m", to="lake"), "a rule with to = 'lake' has no windows"),
+        (RuleSettings(sql=SQL, every="1m", sees_rules=True), "sees no messages of rules"),
     ],
 )
 def test_what_no_rule_can_be(rule: RuleSettings, problem: str) -> None:
@@ -71,3 +82,12 @@ def test_there_is_a_limit_on_their_number() -> None:
     check_rules({f"r{number}": RuleSettings(sql=SQL) for number in range(RULES_MAX)})
     with pytest.raises(PipelineSettingsError, match=f"there are {RULES_MAX + 1}, {RULES_MAX} are allowed"):
         check_rules({f"r{number}": RuleSettings(sql=SQL) for number in range(RULES_MAX + 1)})
+    windows = {f"r{number}": RuleSettings(sql=SQL, every="1m", over="1h") for number in range(WINDOWS_MAX)}
+    check_rules(windows)
+    with pytest.raises(PipelineSettingsError, match=f"{WINDOWS_MAX + 1} have `every`, {WINDOWS_MAX} may"):
+        check_rules(windows | {"more": RuleSettings(sql=SQL, every="24h")})
+
+
+def test_windows_follow_one_another_and_may_look_further_back() -> None:
+    assert RuleSettings(sql=SQL, every="1m").stretch(600) == Stretch(540, 540, 600)
+    assert RuleSettings(sql=SQL, every="1m", over="5m").stretch(600) == Stretch(300, 540, 600)

@@ -52,7 +52,7 @@ class HeldSpark:
 
 
 def collected(spark: Any) -> None:
-    Evaluation(spark, "hot", lambda records: records, timeout_s=0.01)._collected(spark)
+    Evaluation(spark, "hot", lambda records: records, timeout_s=0.01).collected(spark)
 
 
 def test_a_job_that_takes_too_long_is_cancelled() -> None:

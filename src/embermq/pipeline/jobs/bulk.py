@@ -149,7 +149,7 @@ class Feed:
             part.open(spark)
             self.positions = self._resumed(part.positions())
             self._begin_new(part, self.positions)
-            self._publish(part, self.positions)
+            self._publish(part, part.reached(self.positions))
             if part.write(self._log.probe(self.positions)):
                 raise AssertionError("the probe has no effect")
 
@@ -173,6 +173,7 @@ class Feed:
                     batch.release()
             if part.waiting():
                 part.write_more(spark)
+                self._publish(part, part.reached(self.done))
             if batch is not None:
                 self.positions = batch.end
                 duration_ms = round((time.monotonic() - began_s) * 1000)

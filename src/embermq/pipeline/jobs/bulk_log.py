@@ -41,6 +41,11 @@ class BulkLog(ABC):
         """Where a query that has `done` this goes on, in every partition. Raises LogBehindProgressError."""
 
     @abstractmethod
+    def since(self, time_ms: int) -> dict[int, int]:
+        """Of each partition an offset behind which all is that was committed at that time or later, the end of the log
+        when nothing was. Asks a server."""
+
+    @abstractmethod
     def bounded(self, starts: Positions, ends: Positions) -> dict[int, int]:
         """Where a batch from `starts` ends: bounded in records and bytes, at `ends` at most."""
 
@@ -98,6 +103,10 @@ class EmbeddedLog(BulkLog):
                 f"written: {self._places.log.name} and the sink's file are not of the same life"
             )
         return {PARTITION: at}
+
+    def since(self, time_ms: int) -> dict[int, int]:
+        with closing(LogFile(self._places.log)) as log:
+            return {PARTITION: log.since(time_ms)}
 
     def bounded(self, starts: Positions, ends: Positions) -> dict[int, int]:
         settings, start = self._settings, starts[PARTITION]

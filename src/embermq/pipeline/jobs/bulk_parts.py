@@ -83,6 +83,10 @@ class BulkPart(ABC):
         """When no batch is under way, and none will be."""
         self.held.close()
 
+    def reached(self, done: Positions) -> Positions:
+        """How far it is to be shown, when it has `done` that."""
+        return done
+
     @abstractmethod
     def keep_up(self, now_ms: int) -> None:
         """One bounded round of pruning."""

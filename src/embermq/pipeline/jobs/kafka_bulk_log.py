@@ -20,6 +20,8 @@ from embermq.pipeline.sources.lost_ends import begin_within
 from embermq.pipeline.transforms.kafka_receipts import receipts_from_kafka
 from embermq.pipeline.transforms.kafka_records import records_from_kafka
 
+CLOCK_SLACK_MS = 60_000
+"""By how much the times of Kafka's records may differ from when messages were accepted."""
 FIRST_RECORDS = 1_000
 """In the first batch, before it is known how large records are."""
 RECORD_BYTES = 128
@@ -51,6 +53,11 @@ class KafkaBulkLog(BulkLog):
 
     def starts(self, query: str, done: Positions) -> dict[int, int]:
         return begin_within(query, self._kafka.log_topic, done, self.bounds)
+
+    def since(self, time_ms: int) -> dict[int, int]:
+        ends = {number: bounds.end for number, bounds in self.bounds.items()}
+        # Kafka finds by the time of its record, which the clock of the broker made.
+        return {**self._positions.offsets_since(time_ms - CLOCK_SLACK_MS, ends)}
 
     def bounded(self, starts: Positions, ends: Positions) -> dict[int, int]:
         """Of each partition as many as it has a share of what waits."""

@@ -54,7 +54,7 @@ class Evaluation:
         """In the order of the messages of each partition. Raises RuleRefused, RuleStuck, and what is the fault of no
         message."""
         try:
-            rows = self._collected(records)
+            rows = self.collected(records)
         except RuleStuck:
             raise
         except FAILURES:
@@ -65,7 +65,7 @@ class Evaluation:
     def _parts(self, records: DataFrame) -> Iterator[MadeRows]:
         # A log that cannot be read, or another table that is gone, is the fault of no message: these raise.
         ranges = records.groupBy("partition").agg(F.min("offset"), F.max("offset")).collect()
-        self._collected(records.where("offset IS NULL"))
+        self.collected(records.where("offset IS NULL"))
         waiting = [(number, first, last + 1) for number, first, last in sorted(ranges, reverse=True)]
         while waiting:
             number, begin, end = waiting.pop()
@@ -88,14 +88,15 @@ class Evaluation:
         while True:
             tries -= 1
             try:
-                return self._collected(records)
+                return self.collected(records)
             except RuleStuck:
                 raise
             except FAILURES:
                 if not tries:
                     raise
 
-    def _collected(self, records: DataFrame) -> list[Row]:
+    def collected(self, records: DataFrame) -> list[Row]:
+        """All that it makes of them. Raises what `FAILURES` has, and RuleStuck."""
         context, group = self._spark.sparkContext, f"rule-{self._name}-{uuid.uuid4().hex}"
         is_late = threading.Event()
 

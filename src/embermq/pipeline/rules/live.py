@@ -3,6 +3,9 @@
 What that target has had it leaves out; so a driver that is killed goes on from there.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from pyspark.sql import DataFrame, SparkSession
 
 from embermq.pipeline.errors import RuleStuck
@@ -58,14 +61,9 @@ class RulePart(BulkPart):
         """Returns how many messages were published."""
         before = self._messages
         at = ", ".join(f"{partition}:{offset}" for partition, offset in sorted(self.positions().items()))
-        with self._care.at_work(self._rule_name, at):
-            try:
-                for found in self._evaluation.found(records):
-                    self._take(found)
-            except RuleStuck as error:  # nothing but its end stops what Java does
-                self._care.pause(self._rule_name, str(error))
-                end_java(self._session.spark)
-                raise
+        with self._at_work(at):
+            for found in self._evaluation.found(records):
+                self._take(found)
         return self._messages - before
 
     def moved(self, begin: Positions, end: Positions) -> int:
@@ -79,6 +77,17 @@ class RulePart(BulkPart):
     def keep_up(self, now_ms: int) -> None:
         """Of targets that are kept in order here."""
         self._target.keep_up(now_ms)
+
+    @contextmanager
+    def _at_work(self, at: str) -> Iterator[None]:
+        """While Spark reckons what comes from there on."""
+        with self._care.at_work(self._rule_name, at):
+            try:
+                yield
+            except RuleStuck as error:  # nothing but its end stops what Java does
+                self._care.pause(self._rule_name, str(error))
+                end_java(self._session.spark)
+                raise
 
     def _target_in(self, door: RuleDoor) -> RuleTarget:
         """Where its rows go. What a target needs is loaded for that target alone."""
@@ -132,6 +141,11 @@ class RuleKind:
         self.session = session
 
     def __call__(self, settings: DriverSettings, places: Places, log: BulkLog) -> RulePart:
+        if self.rule.every:
+            from embermq.pipeline.rules.windows import WindowLog, WindowPart
+
+            assert isinstance(log, WindowLog)
+            return WindowPart(self, settings, places, log)
         return RulePart(self, settings, places, log)
 
 

@@ -48,9 +48,13 @@ TRY_FORMS = {
 }
 """Functions that fail on what they cannot read, and what is NULL then."""
 WINDOWED = frozenset({"session_window", "window", "window_time"})
+MANY_GROUPS = GROUPS | {"agg_funcs"}
+"""And of rules over windows."""
 _READ = frozenset({"Filter", "Generate", "Join", "SubqueryAlias", "UnresolvedRelation"})
 """Below the one SELECT, as read."""
+_READ_MANY = _READ | {"Aggregate", "Distinct", "Project", "UnresolvedHaving"}
 _UNDERSTOOD = frozenset({"Filter", "Generate", "Join", "Project", "SubqueryAlias", "View"})
+_UNDERSTOOD_MANY = _UNDERSTOOD | {"Aggregate", "Deduplicate", "Distinct"}
 # fmt: off
 _STRUCTURE = frozenset({
     "Add", "Alias", "And", "ArrayTransform", "AttributeReference", "BinaryPad", "BinaryPredicate",
@@ -71,6 +75,10 @@ _STRUCTURE = frozenset({
 })
 # fmt: on
 """Operators, and what functions on the list turn into."""
+_STRUCTURE_MANY = _STRUCTURE | {
+    "AggregateExpression", "KnownNullable", "PreciseTimestampConversion", "SessionWindow", "SortOrder",
+    "TimeWindow", "TumbleWindow",
+}  # fmt: skip
 _WORDS = {
     "Aggregate": "GROUP BY and functions over many rows",
     "Distinct": "DISTINCT",
@@ -87,19 +95,24 @@ _WORDS = {
 }
 _BUILDER = "ExpressionBuilder"
 _CATALYST = "org.apache.spark.sql.catalyst."
+_COLUMN_IN_HAVING = f"{_CATALYST}analysis.TempResolvedColumn"
 _LOOKING_UP = Lock()
 
 
-def read_plan(spark: SparkSession, sql: str, tables: frozenset[str], hidden: tuple[str, ...]) -> Java:
-    """The SQL over temporary views `tables`, with the columns `hidden` of one of them at the end. No name has been
-    looked up when it returns. Raises RuleRefused."""
+def read_plan(
+    spark: SparkSession, sql: str, tables: frozenset[str], hidden: tuple[str, ...], *, over_many: bool = False
+) -> Java:
+    """The SQL over temporary views `tables`, with the columns `hidden` of one of them at the end. It may be
+    `over_many` rows, without such columns. No name has been looked up when it returns. Raises RuleRefused."""
     if "${" in sql:
         raise RuleRefused("${…} stands for a variable of Spark or of the environment, which no rule reads")
     try:
         read = spark._jsparkSession.sessionState().sqlParser().parsePlan(sql)
     except ParseException as error:
         raise RuleRefused(_told(error)) from error
-    _check_read(spark, read, tables)
+    _check_read(spark, read, tables, over_many)
+    if over_many:
+        return read
     names = read.projectList()
     attribute = spark._jvm.org.apache.spark.sql.catalyst.analysis.UnresolvedAttribute  # type: ignore[union-attr]
     for name in hidden:
@@ -107,7 +120,7 @@ def read_plan(spark: SparkSession, sql: str, tables: frozenset[str], hidden: tup
     return read.copy(names, read.child())
 
 
-def understood(spark: SparkSession, plan: Java, *, is_known: bool) -> DataFrame:
+def understood(spark: SparkSession, plan: Java, *, is_known: bool, over_many: bool = False) -> DataFrame:
     """The rows of what `read_plan` gave. Nothing has been read when it returns. What `is_known` has been looked at
     before, over tables of the same columns. Raises RuleRefused."""
     try:
@@ -115,7 +128,7 @@ def understood(spark: SparkSession, plan: Java, *, is_known: bool) -> DataFrame:
     except PySparkException as error:
         raise RuleRefused(_told(error)) from error
     if not is_known:
-        _check_understood(spark, rows.queryExecution().analyzed())
+        _check_understood(spark, rows.queryExecution().analyzed(), over_many)
     return DataFrame(rows, spark)
 
 
@@ -125,12 +138,12 @@ def adopted(rows: DataFrame, spark: SparkSession) -> DataFrame:
     return DataFrame(_object(spark, "classic.Dataset").ofRows(spark._jsparkSession, plan), spark)
 
 
-def _check_read(spark: SparkSession, plan: Java, tables: frozenset[str]) -> None:
-    if _name(plan) != "Project":
+def _check_read(spark: SparkSession, plan: Java, tables: frozenset[str], over_many: bool) -> None:
+    if _name(plan) not in (_READ_MANY - _READ if over_many else {"Project"}):
         raise _no_node(plan)
-    _check_words(spark, plan)
+    _check_words(spark, plan, over_many)
     for node in _below(plan):
-        if _name(node) not in _READ:
+        if _name(node) not in (_READ_MANY if over_many else _READ):
             raise _no_node(node)
         if _name(node) == "UnresolvedRelation":
             parts = [str(part).lower() for part in _items(node.multipartIdentifier())]
@@ -138,7 +151,7 @@ def _check_read(spark: SparkSession, plan: Java, tables: frozenset[str]) -> None
                 raise RuleRefused(
                     f"{node.tableName()} is no table of a rule; it reads {', '.join(sorted(tables))}"
                 )
-        _check_words(spark, node)
+        _check_words(spark, node, over_many)
 
 
 def failing_functions(plan: Java) -> list[str]:
@@ -156,47 +169,51 @@ def _function(expression: Java) -> str:
     return ".".join(str(part).lower() for part in _items(named))
 
 
-def _check_words(spark: SparkSession, node: Java) -> None:
+def _check_words(spark: SparkSession, node: Java, over_many: bool) -> None:
     for expression in _expressions(node):
         if function := _function(expression):
+            if function in WINDOWED and over_many:
+                continue
             if function in WINDOWED:
-                raise RuleRefused(f"the function {function} is for windows, which rules do not have yet")
-            if function not in _functions(spark):
+                raise RuleRefused(f"the function {function} is for rules over windows, which have `every`")
+            if function not in _functions(spark, over_many):
                 raise RuleRefused(f"the function {function} is none that a rule may use")
         elif _is(spark, expression, "expressions.PlanExpression"):
             raise RuleRefused("a SELECT inside an expression is not for rules; JOIN a table")
 
 
-def _check_understood(spark: SparkSession, plan: Java) -> None:
-    known = _STRUCTURE | set(_functions(spark).values())
+def _check_understood(spark: SparkSession, plan: Java, over_many: bool) -> None:
+    known = (_STRUCTURE_MANY if over_many else _STRUCTURE) | set(_functions(spark, over_many).values())
+    nodes = _UNDERSTOOD_MANY if over_many else _UNDERSTOOD
     waiting = [plan]
     while waiting:
         node = waiting.pop()
-        if _name(node) not in _UNDERSTOOD:
+        if _name(node) not in nodes:
             raise _no_node(node)
         if _name(node) == "View":
             continue  # what is below was made here
         waiting += _children(node)
         for expression in _expressions(node, spark):
-            if not str(expression.getClass().getName()).startswith(f"{_CATALYST}expressions.") or (
-                _name(expression) not in known
-            ):
+            kind = str(expression.getClass().getName())
+            if over_many and kind == _COLUMN_IN_HAVING:
+                continue  # and what it stands for comes next
+            if not kind.startswith(f"{_CATALYST}expressions.") or _name(expression) not in known:
                 raise RuleRefused(f"{_short(expression)} is none that a rule may use ({_name(expression)})")
 
 
-def _functions(spark: SparkSession) -> dict[str, str]:
+def _functions(spark: SparkSession, over_many: bool) -> dict[str, str]:
     """Name of each function on the list -> the class of its expression. Rules open side by side: one looks them up."""
     with _LOOKING_UP:
-        return _looked_up(spark)
+        return _looked_up(spark, MANY_GROUPS if over_many else GROUPS)
 
 
 @cache
-def _looked_up(spark: SparkSession) -> dict[str, str]:
+def _looked_up(spark: SparkSession, groups: frozenset[str]) -> dict[str, str]:
     registry = _object(spark, "catalyst.analysis.FunctionRegistry").builtin()
     found: dict[str, str] = {}
     for name in _items(registry.listFunction()):
         info = registry.lookupFunction(name).get()
-        if info.getGroup() in GROUPS:
+        if info.getGroup() in groups:
             found[str(name.funcName())] = str(info.getClassName()).rpartition(".")[2].removesuffix(_BUILDER)
     return found
 

@@ -10,6 +10,7 @@ from pyspark.sql.types import BinaryType, BooleanType, DateType, NumericType, St
 from embermq.formats.log_record import FIELD_ADDRESSED
 from embermq.pipeline.errors import RuleRefused
 from embermq.pipeline.rules.settings import RuleSettings
+from embermq.pipeline.rules.values import Stretch
 from embermq.pipeline.transforms.replay import chain_of_rules
 
 PARTITION, OFFSET, CHAIN = "_partition", "_offset", "_rules"
@@ -37,7 +38,9 @@ READ = (
 """What of a record becomes something that rules see."""
 
 
-def rule_messages(records: DataFrame, name: str, rule: RuleSettings) -> DataFrame:
+def rule_messages(
+    records: DataFrame, name: str, rule: RuleSettings, stretch: Stretch | None = None
+) -> DataFrame:
     """The table `messages` as this rule sees it: records that can be read, and that are not for one client alone; in
     UTF-8 as they came."""
     shown = records.where(F.col("error").isNull() & ~is_addressed()).select(
@@ -58,7 +61,17 @@ def rule_messages(records: DataFrame, name: str, rule: RuleSettings) -> DataFram
     )
     before = F.split(F.col(CHAIN), SEPARATOR)
     wanted = ~F.array_contains(before, name) if rule.sees_rules else F.col(CHAIN) == ""
-    return shown.where(wanted)
+    if stretch is None:
+        return shown.where(wanted)
+    times = {"window_start": stretch.start_s, "window_end": stretch.end_s}
+    columns = {name: F.timestamp_seconds(F.lit(at)) for name, at in times.items()}
+    return shown.where(wanted).drop(*HIDDEN).withColumns(columns)
+
+
+def of_stretch(rows: DataFrame, stretch: Stretch) -> DataFrame:
+    """Rows of many messages, with the columns `HIDDEN`: the end of the window stands for the message."""
+    hidden = {PARTITION: F.lit(0), OFFSET: F.lit(stretch.end_s).cast("long"), CHAIN: F.lit("")}
+    return rows.select("*", *(column.alias(name) for name, column in hidden.items()))
 
 
 def is_addressed() -> Column:

@@ -11,8 +11,9 @@ from pyspark.sql.types import StructType
 
 from embermq.pipeline.errors import RuleRefused
 from embermq.pipeline.rules.plans import TRY_FORMS, Java, adopted, failing_functions, read_plan, understood
-from embermq.pipeline.rules.rows import HIDDEN, published, rule_messages
+from embermq.pipeline.rules.rows import HIDDEN, of_stretch, published, rule_messages
 from embermq.pipeline.rules.settings import MESSAGES, RuleSettings
+from embermq.pipeline.rules.values import Stretch
 from embermq.pipeline.schema import record_schema
 
 _OPTIONS = {
@@ -32,16 +33,16 @@ class RuleSession:
         for name, value in _OPTIONS.items():
             self.spark.conf.set(name, value)
         self._naming = threading.Lock()
-        self._read: dict[tuple[str, ...], Java] = {}
-        """SQL and names of its tables -> the plan."""
+        self._read: dict[tuple[bool | str, ...], Java] = {}
+        """Whether it is over many messages, SQL and names of its tables -> the plan."""
         self._known: set[tuple[str, str]] = set()
         """SQL and columns of its tables that have been looked at."""
 
     def check(self, name: str, rule: RuleSettings) -> str:
         """Raise RuleRefused for what the rule may not do, or cannot; returns which of its functions fail on messages
         that they cannot read, "" for none."""
-        self.rows(name, rule, self._no_records())
-        plan = self._read[rule.sql, MESSAGES, *rule.files()]
+        self.rows(name, rule, self._no_records(), rule.stretch(0) if rule.every else None)
+        plan = self._read[bool(rule.every), rule.sql, MESSAGES, *rule.files()]
         named = [f"{TRY_FORMS[one]} instead of {one}" for one in failing_functions(plan)]
         return f"a message that it cannot read is set aside; NULL with {', '.join(named)}" if named else ""
 
@@ -51,26 +52,31 @@ class RuleSession:
         assert isinstance(found, StructType)
         return found
 
-    def rows(self, name: str, rule: RuleSettings, records: DataFrame) -> DataFrame:
-        """What the rule makes of records of the log. Raises RuleRefused."""
-        tables = {MESSAGES: rule_messages(adopted(records, self.spark), name, rule)}
+    def rows(
+        self, name: str, rule: RuleSettings, records: DataFrame, stretch: Stretch | None = None
+    ) -> DataFrame:
+        """What the rule makes of records of the log; over windows, of all those of a stretch. Raises RuleRefused."""
+        tables = {MESSAGES: rule_messages(adopted(records, self.spark), name, rule, stretch)}
         tables |= {table: self._table(table, file) for table, file in rule.files().items()}
-        return published(self._understood(rule.sql, tables), rule)
+        rows = self._understood(rule.sql, tables, over_many=stretch is not None)
+        return published(rows if stretch is None else of_stretch(rows, stretch), rule)
 
     def _no_records(self) -> DataFrame:
         return self.spark.createDataFrame([], record_schema())
 
-    def _understood(self, sql: str, tables: Mapping[str, DataFrame]) -> DataFrame:
+    def _understood(self, sql: str, tables: Mapping[str, DataFrame], *, over_many: bool) -> DataFrame:
         columns = str({name: rows.schema.simpleString() for name, rows in tables.items()})
         with self._naming:  # a plan keeps what names meant when it was understood
-            read = self._read.get((sql, *tables))
+            read = self._read.get((over_many, sql, *tables))
             if read is None:
-                read = read_plan(self.spark, sql, frozenset(tables), HIDDEN)
-                self._read[sql, *tables] = read
+                hidden = () if over_many else HIDDEN
+                read = read_plan(self.spark, sql, frozenset(tables), hidden, over_many=over_many)
+                self._read[over_many, sql, *tables] = read
             for table, rows in tables.items():
                 rows.createOrReplaceTempView(table)
             try:
-                found = understood(self.spark, read, is_known=(sql, columns) in self._known)
+                is_known = (sql, columns) in self._known
+                found = understood(self.spark, read, is_known=is_known, over_many=over_many)
                 self._known.add((sql, columns))
                 return found
             finally:

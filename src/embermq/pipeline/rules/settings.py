@@ -10,6 +10,7 @@ from msgspec import Struct
 from embermq.mqtt.topics.errors import TopicError
 from embermq.mqtt.topics.names import validate_topic
 from embermq.pipeline.errors import PipelineSettingsError
+from embermq.pipeline.rules.values import Stretch
 from embermq.queues.errors import NameRefused
 from embermq.queues.names import QUEUE_PREFIX, parse_topic, queue_name
 
@@ -17,6 +18,13 @@ RULES_MAX = 32
 """Each has a batch of its own at every read of the log."""
 SQL_CHARACTERS_MAX = 16_384
 NAME = re.compile(r"[a-z][a-z0-9_-]{0,31}")
+WINDOWS_MAX = 8
+"""Rules over windows: each of them reads the log by itself."""
+EVERY_S_MIN, OVER_S_MAX = 10, 86_400
+OVER_TIMES_MAX = 60
+"""So many times a message is read at most: `over` in terms of `every`."""
+DURATION = re.compile(r"([1-9][0-9]{0,5})([smh])")
+SECONDS = {"s": 1, "m": 60, "h": 3_600}
 TABLE = re.compile(r"[a-z][a-z0-9_]{0,31}")
 TABLE_KINDS = (".csv", ".json", ".parquet")
 SQL_TABLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]{0,62}\.)?[A-Za-z_][A-Za-z0-9_]{0,62}")
@@ -51,6 +59,10 @@ class RuleSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Where to, for `to = "sql"`: a table of PostgreSQL, MySQL or MariaDB, `NAME` or `SCHEMA.NAME`."""
     url_file: str = ""
     """File with the URL of its server, `postgresql://USER:PASSWORD@HOST:PORT/DATABASE`, as `stores.static` has it."""
+    every: str = ""
+    """`10s`, `5m`, `1h`: the SQL is asked once in such a time, over all messages of it. Empty: for each message."""
+    over: str = ""
+    """The same, of how long a time it sees the messages then; empty: that of `every`."""
     qos: Literal[1, 2] = 1
     """Of the messages that it publishes."""
     tables: tuple[str, ...] = ()
@@ -63,6 +75,16 @@ class RuleSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     def topic(self) -> str:
         """Of each message, "" when the rows say it."""
         return QUEUE_PREFIX + queue_name(self.queue) if self.to == "queue" else ""
+
+    @property
+    def every_s(self) -> int:
+        """0 for a rule that is asked for each message."""
+        return seconds(self.every)
+
+    def stretch(self, end_s: int) -> Stretch:
+        """What it sees when it is asked at that time."""
+        every_s = self.every_s
+        return Stretch(end_s - (seconds(self.over) or every_s), end_s - every_s, end_s)
 
     @property
     def has_columns(self) -> bool:
@@ -83,6 +105,12 @@ class RuleSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     def files(self) -> dict[str, str]:
         """Name of each table -> its file."""
         return {name.strip(): file.strip() for name, _, file in (one.partition("=") for one in self.tables)}
+
+
+def seconds(duration: str) -> int:
+    """0 for what is none."""
+    found = DURATION.fullmatch(duration)
+    return int(found[1]) * SECONDS[found[2]] if found else 0
 
 
 def query_of_rule(name: str) -> str:
@@ -108,6 +136,10 @@ def check_rules(rules: Mapping[str, RuleSettings]) -> None:
             )
         _check_target(key, rule)
         _check_tables(key, rule)
+        _check_window(key, rule)
+    windows = sum(bool(rule.every) for rule in rules.values())
+    if windows > WINDOWS_MAX:
+        raise PipelineSettingsError(f"rules: {windows} have `every`, {WINDOWS_MAX} may")
 
 
 def _check_target(key: str, rule: RuleSettings) -> None:
@@ -125,6 +157,26 @@ def _check_target(key: str, rule: RuleSettings) -> None:
             raise PipelineSettingsError(f"{key}.queue = {rule.queue!r}: it names no queue")
     except (TopicError, NameRefused) as error:
         raise PipelineSettingsError(f"{key}.queue = {rule.queue!r}: {error}") from None
+
+
+def _check_window(key: str, rule: RuleSettings) -> None:
+    if not rule.every:
+        if rule.over:
+            raise PipelineSettingsError(f"{key}.over = {rule.over!r}: is for a rule with `every`")
+        return
+    longest_s = min(OVER_S_MAX, OVER_TIMES_MAX * rule.every_s)
+    for name, least, most in (("every", EVERY_S_MIN, OVER_S_MAX), ("over", rule.every_s, longest_s)):
+        given = getattr(rule, name)
+        if given and not least <= seconds(given) <= most:
+            raise PipelineSettingsError(
+                f"{key}.{name} = {given!r}: must be a time such as 30s, 5m or 1h, from {least} s to {most} s"
+            )
+    if rule.to in ("sql", "lake"):
+        raise PipelineSettingsError(f"{key}.every: a rule with to = {rule.to!r} has no windows")
+    if rule.sees_rules:
+        raise PipelineSettingsError(
+            f"{key}.every: a rule over windows sees no messages of rules (sees_rules)"
+        )
 
 
 def _check_webhook(key: str, rule: RuleSettings) -> None:

@@ -36,6 +36,11 @@ def check_sql(settings: PipelineSettings, rules: Mapping[str, RuleSettings]) -> 
     return found
 
 
+def _end_s(wanted: ReplayRange) -> int:
+    """A rule over windows sees the range as one."""
+    return (time.time_ns() // 1_000_000 if wanted.end_ms is None else wanted.end_ms) // 1_000
+
+
 def try_rule(
     settings: DriverSettings,
     places: Places,
@@ -61,7 +66,8 @@ def try_rule(
             records = past.in_log(spark, wanted).where(accepted_in(wanted)).select(*READ)
             if uses_lake:
                 records = past.in_lake(spark, wanted).select(*READ).unionByName(records)
-            rows = RuleSession(spark).rows(name, rule, records)
+            stretch = rule.stretch(_end_s(wanted)) if rule.every else None
+            rows = RuleSession(spark).rows(name, rule, records, stretch)
             first = rows.orderBy("partition", "offset", "topic", "payload").limit(shown).collect()
             messages = rows.count()
             seen = records.where("error IS NULL").count()

@@ -3,6 +3,15 @@
 from msgspec import Struct
 
 
+class Stretch(Struct, frozen=True):
+    """Which messages a rule over windows sees, Unix seconds: those accepted from `begin_s` on and before `end_s`. Those
+    before `start_s` it has seen already when it was asked before."""
+
+    begin_s: int
+    start_s: int
+    end_s: int
+
+
 class RuleRow(Struct, frozen=True, kw_only=True):
     """A message that a rule would publish, and where in the log the one is that it comes of. `payload` as text."""
 

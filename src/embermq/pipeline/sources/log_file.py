@@ -144,6 +144,10 @@ class LogFile:
             found = head.base_offset
         return found
 
+    def since(self, time_ms: int) -> int:
+        """The first offset that was committed at that time or later; the end when none was."""
+        return self._reader.offset_at(time_ms)
+
     def bounded_end(self, start: int, records_max: int, bytes_max: int) -> int:
         """Where a batch from `start` ends: at most `records_max` records and about `bytes_max` of bodies.
 
