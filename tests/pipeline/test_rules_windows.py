@@ -222,7 +222,7 @@ def test_a_window_that_fails_twice_is_set_aside(
         return []
 
     with closing(part_in(places)) as part:
-        part._evaluation.collected = collected  # type: ignore[method-assign]
+        monkeypatch.setattr(part, "_evaluation", Mock(collected=collected))
         part.open(Mock())
         clock[0] = BEGIN_S + 60 + SETTLED_S
         assert part.waiting()
