@@ -137,7 +137,7 @@ def wait_for_look(rules: WatchedBulk, ends: Mapping[int, int]) -> None:
 def test_each_window_is_given_once_and_late_messages_count_in_the_next_one(
     spark: SparkSession, log: LogWriter, places: Places, door: Door, clock: list[int]
 ) -> None:
-    gives_each_window_once(spark, places, door, clock, log, None, lambda: {0: log.end})
+    gives_each_window_once(spark, places, door, clock, log=log, kafka=None, ends=lambda: {0: log.end})
 
 
 @pytest.mark.in_faults
@@ -146,7 +146,7 @@ def test_each_window_is_given_once_of_a_log_in_kafka(
     spark: SparkSession, kafka_log: LogInKafka, places: Places, door: Door, clock: list[int]
 ) -> None:
     """Of two partitions."""
-    gives_each_window_once(spark, places, door, clock, kafka_log, kafka_log, kafka_log.ends)
+    gives_each_window_once(spark, places, door, clock, log=kafka_log, kafka=kafka_log, ends=kafka_log.ends)
 
 
 def gives_each_window_once(
@@ -154,6 +154,7 @@ def gives_each_window_once(
     places: Places,
     door: Door,
     clock: list[int],
+    *,
     log: LogWriter | LogInKafka,
     kafka: LogInKafka | None,
     ends: Callable[[], Mapping[int, int]],

@@ -152,10 +152,11 @@ class Driver:
             bulk.start()
             self._keepers += bulk.feeds
         if quick:
-            self._start_rules(quick, self._bulk_log(self._settings, spark), RULES_TURN, spark, setup, turns)
+            log = self._bulk_log(self._settings, spark)
+            self._start_rules(quick, log, spark, setup, turns=turns, turn=RULES_TURN)
         if windows:
-            log = WindowLog(self._bulk_log(self._settings, spark))
-            self._start_rules(windows, log, WINDOWS_TURN, spark, setup, turns)
+            view = WindowLog(self._bulk_log(self._settings, spark))
+            self._start_rules(windows, view, spark, setup, turns=turns, turn=WINDOWS_TURN)
 
     def _rule_kinds(self, spark: SparkSession) -> list[RuleKind]:
         if not self._settings.rules:
@@ -167,10 +168,11 @@ class Driver:
         self,
         kinds: Sequence[RuleKind],
         log: BulkLog,
-        turn: str,
         spark: SparkSession,
         setup: JobSetup,
+        *,
         turns: Turns,
+        turn: str,
     ) -> None:
         """They read the log together, apart from the others: what they make is wanted soon."""
         settings = msgspec.structs.replace(setup.settings, bulk_trigger_ms=setup.settings.rule_trigger_ms)
