@@ -91,7 +91,7 @@ def retry(
             "say either the ids of dead letters, as list shows them, or --all, perhaps with a filter"
         )
     if letters:
-        return [f"put back {_put_back(broker, name, letters):,} messages"]
+        return [f"put back {counted(_put_back(broker, name, letters), 'message')}"]
     if rate is not None:
         done = broker.ask(ops.RETRY_DEAD_LETTERS, name=name, rate=rate, **filters)
         count = done["matched"] - done["orphaned"] - done["crowded"]
