@@ -21,6 +21,7 @@ SOON_S = 60
 PLAYED = """#!/bin/sh
 [ -e '{ill}' ] && exit 1
 read settings
+printf '%s' "$EMBER_COMPILED" > '{hot}'
 while [ -e "$0" ] && sleep 0.1
 do
     printf '{{"pid": %d, "state": "running", "started_ms": 1, "updated_ms": %s,
@@ -35,8 +36,9 @@ class PlayedDriver:
 
     def __init__(self, places: Places, folder: Path) -> None:
         self.ill = folder / "ill"
+        self.hot = folder / "hot"
         self.program = folder / "driver"
-        self.program.write_text(PLAYED.format(ill=self.ill, status=places.status))
+        self.program.write_text(PLAYED.format(ill=self.ill, hot=self.hot, status=places.status))
         self.program.chmod(0o755)
 
 
@@ -68,6 +70,21 @@ def test_a_driver_that_fails_again_and_again_is_tried_for_ever(places: Places, p
         await supervisor.stop()
 
     asyncio.run(scenario())
+
+
+def test_a_driver_runs_the_source_whatever_the_broker_runs(
+    places: Places, played: PlayedDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("EMBER_COMPILED", raising=False)
+
+    async def scenario() -> None:
+        supervisor = PipelineSupervisor(DriverSettings(), places.data_dir)
+        await supervisor.start()
+        await wait_for(lambda: supervisor.statistics().state == "running", SOON_S, "it runs")
+        await supervisor.stop()
+
+    asyncio.run(scenario())
+    assert played.hot.read_text() == "0"
 
 
 @pytest.mark.promise("pipeline-13")

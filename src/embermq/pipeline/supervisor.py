@@ -18,6 +18,7 @@ from typing import IO, Literal
 import msgspec
 from msgspec import Struct
 
+from embermq.compiled import VARIABLE
 from embermq.pipeline.places import Places
 from embermq.pipeline.progress_watch import ProgressWatch
 from embermq.pipeline.settings import DriverSettings
@@ -160,6 +161,7 @@ class PipelineSupervisor:
                 stdout=output,
                 stderr=output,
                 start_new_session=True,
+                env=os.environ | {VARIABLE: "0"},  # a message's hot path is not in it
             )
         assert self._child.stdin is not None
         # Settings go through the pipe, not the command line; it stays open until this process ends.
