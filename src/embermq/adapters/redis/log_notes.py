@@ -39,6 +39,7 @@ class RedisLogNotes:
         self._redis = redis
         self._place = place
         self._schema, self._log = redis.prefix + SCHEMA_KEY, redis.prefix + LOG_KEY
+        self._import = redis.prefix + IMPORT_KEY
         self._remove = (
             f"delete all keys {redis.prefix}*" if redis.prefix else "empty it (FLUSHDB on each master)"
         )
@@ -148,23 +149,23 @@ class RedisLogNotes:
         begun already, else the same; raises StoreError for a Redis that is in use."""
         found = self.importing()
         if found is None:
-            if self._redis.command(SCHEMA_KEY, "EXISTS", SCHEMA_KEY):
+            if self._redis.command(self._schema, "EXISTS", self._schema):
                 raise self._unfit("belongs to a broker already: an import needs an empty one")
             self._check_empty()
-            self._redis.command(IMPORT_KEY, "SET", IMPORT_KEY, of, "NX")
+            self._redis.command(self._import, "SET", self._import, of, "NX")
             found = self.importing()
         return found or b""
 
     def importing(self) -> bytes | None:
         """What an import is of that has begun and not ended."""
-        if self._redis.command(SCHEMA_KEY, "EXISTS", SCHEMA_KEY):
+        if self._redis.command(self._schema, "EXISTS", self._schema):
             return None  # all is there
-        found = self._redis.command(IMPORT_KEY, "GET", IMPORT_KEY)
+        found = self._redis.command(self._import, "GET", self._import)
         return found if isinstance(found, bytes) else None
 
     def end_import(self) -> None:
         """All is there."""
-        self._redis.command(IMPORT_KEY, "DEL", IMPORT_KEY)
+        self._redis.command(self._import, "DEL", self._import)
 
     def _check_empty(self) -> None:
         if self.importing() is not None:
