@@ -83,7 +83,7 @@ def run_audit_of(order: PastOrder, settings: Settings, progress: Progress) -> Au
 
     data_dir = embedded_data(
         settings,
-        "a log in Kafka is not audited yet: sessions on servers do not write down what they pass over, and why",
+        "a log in Kafka is not audited yet; `embermq trace` tells what became of one message",
     )
     wanted, made_at, places = past_range(order.start, order.end), now(), Places(data_dir)
     folder = report_folder(order.into, data_dir / FOLDER, made_at)
