@@ -246,6 +246,7 @@ NOT_OURS = {
     "file is not a database",
     "certificate has expired",
     "unable to get",
+    "Python worker failed to connect back",
     "client login failed",  # of an event's name
     "cannot read the schema version in",  # of two texts
 }
