@@ -17,7 +17,6 @@ from embermq.access.authorization.rules import Rule, RulePosition
 from embermq.access.authorization.rules_file import RULES_BYTES_MAX, read_rules
 from embermq.access.authorization.settings import AuthorizationSettings
 from embermq.app.errors import RulesFileError
-from embermq.model.amounts import counted
 
 LOG = logging.getLogger("embermq.authorization")
 LOOK_S = 0.5
@@ -135,4 +134,4 @@ class RuleFiles:
         """One line about what holds now."""
         word = "allowed" if rules.no_match_allows else "denied"
         files = ", ".join(file.path for file in self._files)
-        return f"{counted(len(rules.rules), 'rule')} from {files}; what none matches is {word}"
+        return f"{len(rules.rules)} rules from {files}; what none matches is {word}"
