@@ -491,6 +491,46 @@ def test_accounts_of_a_broker_elsewhere_are_kept_by_commands(
     assert state() == []
 
 
+def test_tokens_rules_and_pipeline_of_a_broker_elsewhere_are_told_by_commands(
+    broker: AdminBroker, name: str, tmp_path: Path
+) -> None:
+    token = tmp_path / "token"
+
+    def typed(*words: str, scope: Scope = ADMIN, code: int = 0) -> str:
+        token.write_text(broker.tokens[scope])
+        url = f"http://127.0.0.1:{broker.http_port}"
+        done = run_program(*words, "--url", url, "--token-file", token)
+        assert done.returncode == code, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    data_dir = ("--data-dir", broker.data_dir)
+    made = typed("tokens", "create", name, "--scope", "operate", "--expires", "12h").strip()
+    assert httpx.get(f"{broker.url}/clients", headers={"authorization": f"Bearer {made}"}).is_success
+    assert json.loads(typed("tokens", "list", "--json")) == json.loads(
+        run_program("tokens", "list", "--json", *data_dir).stdout
+    )
+    assert name in typed("tokens", "list") and made not in typed("tokens", "list")
+    assert "scope admin" in typed("tokens", "revoke", name, scope=OPERATE, code=1)
+    assert typed("tokens", "revoke", name) == f"revoked {name}\n"
+    assert name not in typed("tokens", "list")
+
+    denied = typed("acl", "check", "--user", "ann", "--publish", "guarded/x", scope=READ, code=1)
+    assert denied.startswith("denied: publish guarded/x\n") and "rules.toml:1" in denied
+    asked = ("--connect", "--user", "ann", "--client-id", name, "--json")
+    found = json.loads(typed("acl", "check", *asked, scope=READ))
+    assert (found["allowed"], found["client_id"]) == (True, name)
+    assert "without --rules" in typed("acl", "check", "--publish", "t", "--rules", "f.toml", code=2)
+    rules = ("--rules", str(broker.settings["authorization.rules"]))
+    assert typed("acl", "list", scope=READ) == run_program("acl", "list", *rules).stdout
+    assert typed("acl", "list", "--json", scope=READ) == run_program("acl", "list", "--json", *rules).stdout
+
+    status = json.loads(typed("pipeline", "status", "--json", scope=READ))
+    assert (
+        status["state"] == json.loads(run_program("pipeline", "status", "--json", *data_dir).stdout)["state"]
+    )
+    assert typed("pipeline", "status", scope=READ).startswith(f"pipeline  {status['state']}")
+
+
 def test_commands_reach_a_broker_by_its_api(broker: AdminBroker, name: str, tmp_path: Path) -> None:
     token = tmp_path / "token"
 

@@ -138,6 +138,10 @@ class ControlClient:
             yield from page
             fields |= {name: page[-1][key] for name, key in operation.pages.items()}
 
+    def read(self, path: str) -> Any:
+        """What is at a path of the API that is no operation. Raises as `ask` does."""
+        return msgspec.json.decode(self._answer("GET", PREFIX + path, {}, None, {}))
+
     def _answer(
         self,
         method: str,

@@ -8,14 +8,26 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
+from embermq.admin.access_operations import CHECK_RULES, LIST_RULES
+from embermq.admin.access_values import Checked, RulesView
 from embermq.app.control import NoAnswer
 from embermq.app.errors import UserError
-from embermq.cli.control import running_broker
-from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir, configuration
+from embermq.cli.control import broker_elsewhere, running_broker
+from embermq.cli.options import (
+    AsJson,
+    Assignments,
+    CaFile,
+    ConfigFile,
+    DataDir,
+    ProfileName,
+    TokenOf,
+    Url,
+    configuration,
+)
 from embermq.cli.terminal import Told, group, shown, tell
 
 if TYPE_CHECKING:
-    from embermq.access.authorization.rule_set import Decision, RuleSet
+    from embermq.access.authorization.rule_set import RuleSet
     from embermq.access.authorization.rules import Action
 
 EXIT_DENIED = 1
@@ -31,6 +43,14 @@ AclFile = Annotated[
         "--mosquitto-acl", metavar="FILE", help="Mosquitto's ACL, instead of authorization.mosquitto_acl."
     ),
 ]
+MayPublish = Annotated[str | None, typer.Option("--publish", metavar="TOPIC", help="May it publish here?")]
+MaySubscribe = Annotated[
+    str | None, typer.Option("--subscribe", metavar="FILTER", help="May it subscribe to this?")
+]
+MayReceive = Annotated[
+    str | None, typer.Option("--receive", metavar="TOPIC", help="May it receive from here?")
+]
+MayCreate = Annotated[str | None, typer.Option("--create", metavar="TOPIC", help="May it make this queue?")]
 
 
 @app.command("check")
@@ -46,18 +66,10 @@ def check(
             "--certificate", metavar="SUBJECT", help="Subject of its certificate, such as CN=gate-1,O=Works."
         ),
     ] = "",
-    publish: Annotated[
-        str | None, typer.Option("--publish", metavar="TOPIC", help="May it publish here?")
-    ] = None,
-    subscribe: Annotated[
-        str | None, typer.Option("--subscribe", metavar="FILTER", help="May it subscribe to this?")
-    ] = None,
-    receive: Annotated[
-        str | None, typer.Option("--receive", metavar="TOPIC", help="May it receive from here?")
-    ] = None,
-    create: Annotated[
-        str | None, typer.Option("--create", metavar="TOPIC", help="May it make this queue?")
-    ] = None,
+    publish: MayPublish = None,
+    subscribe: MaySubscribe = None,
+    receive: MayReceive = None,
+    create: MayCreate = None,
     connect: Annotated[
         bool,
         typer.Option("--connect", help="May it connect with its client id and take over its session?"),
@@ -75,44 +87,63 @@ def check(
     data_dir: DataDir = None,
     config: ConfigFile = None,
     assignments: Assignments = None,
+    url: Url = None,
+    profile: ProfileName = None,
+    token_file: TokenOf = None,
+    ca_file: CaFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Say whether a client may do something, by which rule, and why. Exit code 0: allowed, 1: denied."""
     from embermq.access.authorization.rules import Action, Principal
     from embermq.app.rules_told import may_connect
 
-    principal = Principal(user, client_id, certificate)
-    rule_set = _rules(rules, mosquitto_acl, config, assignments)
+    about: dict[str, str | None] = {}
     if connect:
         if not client_id or (publish, subscribe, receive, create) != (None, None, None, None):
             raise typer.BadParameter("--connect goes with --client-id, and with no other question")
-        action, topic = Action.CONNECT, ""
+        action, topic, about = Action.CONNECT, "", {"client_id": client_id}
+    else:
+        action, topic = _asked(publish, subscribe, receive, create)
+    there = broker_elsewhere(profile, url, token_file, ca_file)
+    if there is not None:
+        if (rules, mosquitto_acl, owner) != (None, None, None):
+            raise typer.BadParameter(
+                "the broker is asked with its own rules and sessions: without --rules, --mosquitto-acl and --owner"
+            )
+        asked = {"user": user, "client_id": client_id, "certificate": certificate}
+        with there as broker:
+            answer = broker.ask(CHECK_RULES, action=action.value, topic=topic, **asked)
+        _print_answer(msgspec.convert(answer, Checked), action, topic, about, as_json=as_json)
+        return
+    principal = Principal(user, client_id, certificate)
+    rule_set = _rules(rules, mosquitto_acl, config, assignments)
+    if connect:
         if owner is None:
             owner, note = _owner(client_id, data_dir, config, assignments)
         else:
             note = f"its session belongs to {shown(owner)}"
-        decision = may_connect(rule_set, principal, owner, note)
+        decision, about["owner"] = may_connect(rule_set, principal, owner, note), owner
     else:
-        action, topic = _asked(publish, subscribe, receive, create)
         decision = rule_set.decide(principal, action, topic)
-    about = {"client_id": client_id, "owner": owner} if connect else {}
-    _print_answer(decision, action, topic, about, as_json=as_json)
+    rule = str(decision.rule.place) if decision.rule is not None else None
+    found = Checked(allowed=decision.allowed, rule=rule, why=decision.why)
+    _print_answer(found, action, topic, about, as_json=as_json)
 
 
 def _print_answer(
-    decision: Decision, action: Action, topic: str, about: dict[str, str | None], *, as_json: bool
+    checked: Checked, action: Action, topic: str, about: dict[str, str | None], *, as_json: bool
 ) -> None:
     """`about` is what else belongs to the question; it holds the client id when there is no topic."""
     found = {
-        "allowed": decision.allowed,
+        "allowed": checked.allowed,
         "action": str(action),
         "topic": topic,
-        "rule": str(decision.rule.place) if decision.rule is not None else None,
-        "why": decision.why,
+        "rule": checked.rule,
+        "why": checked.why,
     }
-    word = "allowed" if decision.allowed else "denied"
-    lines = [f"{word}: {action} {topic or shown(about['client_id'] or '')}", f"  {decision.why}"]
-    tell(Told(found | about, lines, 0 if decision.allowed else EXIT_DENIED), as_json=as_json)
+    word = "allowed" if checked.allowed else "denied"
+    lines = [f"{word}: {action} {topic or shown(about['client_id'] or '')}", f"  {checked.why}"]
+    tell(Told(found | about, lines, 0 if checked.allowed else EXIT_DENIED), as_json=as_json)
 
 
 def _owner(
@@ -139,19 +170,31 @@ def list_all(
     mosquitto_acl: AclFile = None,
     config: ConfigFile = None,
     assignments: Assignments = None,
+    url: Url = None,
+    profile: ProfileName = None,
+    token_file: TokenOf = None,
+    ca_file: CaFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Show every rule in the order in which they are asked."""
     from embermq.app.rules_told import rule_document
 
-    rule_set = _rules(rules, mosquitto_acl, config, assignments)
-    found = {
-        "rules": list(map(rule_document, rule_set.rules)),
-        "no_match_allows": rule_set.no_match_allows,
-    }
-    lines = [f"{rule.place}: {rule}" for rule in rule_set.rules]
-    lines.append(f"what no rule matches is {'allowed' if rule_set.no_match_allows else 'denied'}")
-    tell(Told(found, lines), as_json=as_json)
+    there = broker_elsewhere(profile, url, token_file, ca_file)
+    if there is None:
+        rule_set = _rules(rules, mosquitto_acl, config, assignments)
+        shown_rules = [rule_document(rule) for rule in rule_set.rules]
+        lines, allows = [f"{rule.place}: {rule}" for rule in rule_set.rules], rule_set.no_match_allows
+    else:
+        if (rules, mosquitto_acl) != (None, None):
+            raise typer.BadParameter(
+                "the broker is asked for its own rules: without --rules and --mosquitto-acl"
+            )
+        with there as broker:
+            view = msgspec.convert(broker.ask(LIST_RULES), RulesView)
+        shown_rules = [msgspec.structs.asdict(rule) for rule in view.rules]
+        lines, allows = [f"{rule['place']}: {rule.pop('told')}" for rule in shown_rules], view.no_match_allows
+    lines.append(f"what no rule matches is {'allowed' if allows else 'denied'}")
+    tell(Told({"rules": shown_rules, "no_match_allows": allows}, lines), as_json=as_json)
 
 
 def _asked(

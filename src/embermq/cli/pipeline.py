@@ -10,10 +10,12 @@ import msgspec
 import typer
 
 from embermq.app.config import Settings
+from embermq.app.control import ControlClient
 from embermq.app.errors import UserError
 from embermq.app.settings import SQLITE
 from embermq.cli.audit import command as audit
 from embermq.cli.compact import command as compact
+from embermq.cli.control import elsewhere_command
 from embermq.cli.fetch_jars import command as fetch_jars
 from embermq.cli.options import Assignments, ConfigFile, DataDir, configuration, with_settings
 from embermq.cli.packaged import PIPELINE_COMMANDS, add_packaged
@@ -77,8 +79,13 @@ def resume(
     print(f"{query} goes on within a second of the pipeline")
 
 
-@app.command("status")
-@with_settings
+def _status_elsewhere(broker: ControlClient) -> Told:
+    from embermq.pipeline.status import PipelineStatus
+
+    return _told(msgspec.convert(broker.read("/pipeline"), PipelineStatus))
+
+
+@elsewhere_command(app, "status", _status_elsewhere)
 def status(settings: Settings) -> Told:
     """Show what every query does. State, position, lag, last batch and last error, also when the pipeline is down."""
     from embermq.app.pipeline_side import look_at_log
@@ -96,6 +103,10 @@ def status(settings: Settings) -> Told:
     found = read_status(directory, None, look)
     if problem:
         found = msgspec.structs.replace(found, warnings=(*found.warnings, problem))
+    return _told(found)
+
+
+def _told(found: PipelineStatus) -> Told:
     lines = [f"{name:<9} {text}" for name, text in _summary(found)]
     if found.queries:
         lines += ["", *table([HEADINGS, *map(_cells, found.queries)], names=NAMES)]

@@ -7,12 +7,16 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 
+from embermq.admin import access_operations as ops
 from embermq.admin.access import Scope
+from embermq.admin.access_values import MadeToken, TokenView
 from embermq.app.config import Settings
+from embermq.app.control import ControlClient
 from embermq.app.errors import OptionError, UserError
-from embermq.cli.options import with_settings
+from embermq.cli.control import elsewhere_command
 from embermq.cli.terminal import Told, group, say_made, shown, table
 from embermq.model.moments import iso_s
 
@@ -25,8 +29,15 @@ app = group("Tokens of the API: create, list, revoke.")
 Name = Annotated[str, typer.Argument(help="A name for the token.")]
 
 
-@app.command("create")
-@with_settings
+def _create_elsewhere(
+    broker: ControlClient, name: str, scope: Scope, expires: str, certificate: str
+) -> list[str]:
+    asked = {"name": name, "scope": scope.value, "expires": expires, "certificate": certificate}
+    made = msgspec.convert(broker.ask(ops.CREATE_TOKEN, **asked), MadeToken)
+    return [_made(made.token, certificate, scope)]
+
+
+@elsewhere_command(app, "create", _create_elsewhere)
 def create(
     settings: Settings,
     name: Name,
@@ -64,35 +75,54 @@ def create(
     about = {"name": name, "scope": scope.value, "expires": expires, "certificate": certificate}
     with command_recorded(directory, "CreateToken", {key: value for key, value in about.items() if value}):
         secret = TokenFile(directory).create(name, scope, expires_ms, certificate)
-    print(secret or f"clients with the certificate name {shown(certificate)} may {scope.value}")
+    print(_made(secret, certificate, scope))
     if is_new:
         say_made(directory)
 
 
-@app.command("list")
-@with_settings
+def _made(secret: str, certificate: str, scope: Scope) -> str:
+    return secret or f"clients with the certificate name {shown(certificate)} may {scope.value}"
+
+
+def _list_elsewhere(broker: ControlClient) -> Told:
+    return _listed(msgspec.convert(broker.ask(ops.LIST_TOKENS), list[TokenView]))
+
+
+@elsewhere_command(app, "list", _list_elsewhere)
 def list_all(settings: Settings) -> Told:
     """Show every token by name, without its secret."""
     tokens, _ = _tokens(settings)
-    rows = [
-        {
-            "name": token.name,
-            "scope": token.scope.value,
-            "created": iso_s(token.created_ms),
-            "expires": iso_s(token.expires_ms) if token.expires_ms else None,
-            "certificate": token.certificate,
-        }
-        for _, token in sorted(tokens.all().items())
-    ]
+    return _listed(
+        [
+            TokenView(
+                name=token.name,
+                scope=token.scope.value,
+                created=iso_s(token.created_ms),
+                expires=iso_s(token.expires_ms) if token.expires_ms else None,
+                certificate=token.certificate,
+            )
+            for _, token in sorted(tokens.all().items())
+        ]
+    )
+
+
+def _listed(tokens: list[TokenView]) -> Told:
     cells = [
-        tuple(shown(value or "-") for value in (row | {"expires": row["expires"] or "never"}).values())
-        for row in rows
+        tuple(
+            shown(value or "-")
+            for value in (one.name, one.scope, one.created, one.expires or "never", one.certificate)
+        )
+        for one in tokens
     ]
-    return Told(rows, table([("name", "scope", "created", "expires", "certificate"), *cells], names=5))
+    return Told(tokens, table([("name", "scope", "created", "expires", "certificate"), *cells], names=5))
 
 
-@app.command("revoke")
-@with_settings
+def _revoke_elsewhere(broker: ControlClient, name: str) -> list[str]:
+    broker.ask(ops.REVOKE_TOKEN, token=name)
+    return [f"revoked {name}"]
+
+
+@elsewhere_command(app, "revoke", _revoke_elsewhere)
 def revoke(settings: Settings, name: Name) -> None:
     """Revoke a token. A running broker refuses it from the next request on."""
     from embermq.app.audit_trail import command_recorded
