@@ -51,6 +51,10 @@ MayReceive = Annotated[
     str | None, typer.Option("--receive", metavar="TOPIC", help="May it receive from here?")
 ]
 MayCreate = Annotated[str | None, typer.Option("--create", metavar="TOPIC", help="May it make this queue?")]
+OwnerName = Annotated[
+    str | None,
+    typer.Option("--owner", metavar="NAME", help="The session's owner; else the running broker is asked."),
+]
 
 
 @app.command("check")
@@ -74,14 +78,7 @@ def check(
         bool,
         typer.Option("--connect", help="May it connect with its client id and take over its session?"),
     ] = False,
-    owner: Annotated[
-        str | None,
-        typer.Option(
-            "--owner",
-            metavar="NAME",
-            help="The session's owner; else the running broker is asked.",
-        ),
-    ] = None,
+    owner: OwnerName = None,
     rules: RulesFile = None,
     mosquitto_acl: AclFile = None,
     data_dir: DataDir = None,
