@@ -208,8 +208,8 @@ def test_a_flood_of_connections_over_the_limit_hurts_nobody(own_broker: BrokerPr
     judge(worst_s, 1.0, "a flood of connections, s of the longest ping of another")
     wait_until(lambda: metric(own_broker, "refused_connections_max") > 500)
     wait_until(lambda: metric(own_broker, "refused_untold") > 300)
-    wait_until(lambda: metric(own_broker, "connections") == 1)
-    assert code(dial(own_broker.port)) == 0
+    # The last of the flood may not have been looked at yet.
+    wait_until(lambda: connack(dial(own_broker.port))[3:4] == b"\0")
     bystander.ping()
 
 

@@ -22,6 +22,8 @@ HEADLESS = ApplicationLogView(
 
 
 class _Broker:
+    missing: frozenset[str] = frozenset()
+
     def ask(self, operation: AdminOperation) -> object:
         assert operation is LIST_APPLICATION_LOGS, "nothing is deleted"
         return msgspec.to_builtins([HEADLESS, GOOD])
