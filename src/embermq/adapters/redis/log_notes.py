@@ -26,6 +26,8 @@ from embermq.ports.known_log import KnownLog
 
 CLUSTER = "cluster"
 """The field of `LOG_KEY` with the cluster that the data belongs to, "" or missing for none."""
+SLOTS = "slot-"
+"""How all keys begin of slots that are not the first one; see `key_prefix`."""
 PEER = "slot-"
 """How fields of `LOG_KEY` begin that say how far the log of another slot has been taken in."""
 OUR_KEYS = (SESSION_PREFIX, WILL_PREFIX, RETAINED_PREFIX, GROUP_PREFIX, QUEUE_PREFIX)
@@ -40,9 +42,6 @@ class RedisLogNotes:
         self._place = place
         self._schema, self._log = redis.prefix + SCHEMA_KEY, redis.prefix + LOG_KEY
         self._import = redis.prefix + IMPORT_KEY
-        self._remove = (
-            f"delete all keys {redis.prefix}*" if redis.prefix else "empty it (FLUSHDB on each master)"
-        )
         self._marks = mark_keys(redis.prefix, cluster=redis.is_cluster)
 
     def known(self) -> KnownLog:
@@ -178,8 +177,16 @@ class RedisLogNotes:
                     raise self._unfit(
                         f"has key {keys[0].decode(errors='replace')!r} but no {self._schema}: it holds data that "
                         "EmberMQ cannot place, or has lost what says whose it is. Put a copy back, or name another "
-                        f"one; or begin without it: {self._remove} and set kafka.adopt_log"
+                        f"one; or begin without it: {self._how_to_empty()} and set kafka.adopt_log"
                     )
+
+    def _how_to_empty(self) -> str:
+        """Without a word that would cost other slots their keys."""
+        if self._redis.prefix:
+            return f"delete all keys {self._redis.prefix}*"
+        if any(found for master in self._redis.masters for found in self._redis.keys(master, SLOTS + "*")):
+            return f"delete all keys that do not begin with {SLOTS} (those are of other slots: no FLUSHDB)"
+        return "empty it (FLUSHDB on each master)"
 
     def check_whole(self, *, accept_loss: bool) -> None:
         """Of a Redis that knows a log: all marks are there from the first start on, so a master without its own was
