@@ -34,17 +34,20 @@ class SharedBans:
         self._post = post
         self._told: ToldBans | None = None
         self._bytes: Mapping[str, int] = {}
-        """By key."""
+        self._until_ms: Mapping[str, int] = {}
+        """Both by key."""
 
     def begin(self, told: ToldBans, now_ms: int) -> None:
-        """Read them, and have them watched. What this node has banned before it was in the cluster holds there, too.
-        Raises StartError when etcd does not answer: whoever is banned would come in."""
+        """Read them, and have them watched. What this node has banned before it was in the cluster holds there, too; of
+        two of the same value the longer. Raises StartError when etcd does not answer: whoever is banned would come
+        in."""
         self._told = told
         try:
             self._texts.watch(self._seen)
             own = [ban for ban in bans_in(self._file) if not ban.is_over(now_ms)]
             for ban in own:
-                if _key(ban) not in self._bytes:
+                held_ms = self._until_ms.get(_key(ban))
+                if held_ms is None or (held_ms > 0 and not 0 < ban.until_ms <= held_ms):
                     self._put(ban, now_ms)
             if own:
                 LOG.warning("%d bans of %s hold in the cluster now", len(own), self._file)
@@ -80,10 +83,12 @@ class SharedBans:
         """On any thread. Raises StoreError for what a later version has put there: what is known stays."""
         assert self._told is not None
         try:
-            bans = Bans(msgspec.json.decode(text, type=Ban) for text in found.values())
+            by_key = {key: msgspec.json.decode(text, type=Ban) for key, text in found.items()}
+            bans = Bans(by_key.values())
         except ValueError as error:
             raise StoreError(f"a ban is not understood: {error}") from error
         self._bytes = {key: len(key) + len(text) for key, text in found.items()}
+        self._until_ms = {key: ban.until_ms for key, ban in by_key.items()}
         # At a start this is told before the first listener opens: the loop takes its callbacks in order.
         with suppress(RuntimeError):  # the event loop has ended
             self._post(partial(self._told, bans))

@@ -82,6 +82,20 @@ def test_bans_of_before_the_cluster_hold_in_it(tmp_path: Path) -> None:
     assert not file.exists()
 
 
+@pytest.mark.parametrize(
+    ("held_ms", "own_ms", "kept_ms"),
+    [(NOW + 5, 0, 0), (0, NOW + 5, 0), (NOW + 5, NOW + 9, NOW + 9), (NOW + 9, NOW + 5, NOW + 9)],
+)
+def test_of_two_bans_of_the_same_value_the_longer_holds(
+    tmp_path: Path, held_ms: int, own_ms: int, kept_ms: int
+) -> None:
+    texts = Texts()
+    Side(texts, tmp_path).bans.put(Ban(BanKind.USER, "ann", NOW, held_ms))
+    (tmp_path / FILE_NAME).write_bytes(msgspec.json.encode([Ban(BanKind.USER, "ann", NOW, own_ms)]))
+    (kept,) = Side(texts, tmp_path).told[-1].all(NOW)
+    assert kept.until_ms == kept_ms
+
+
 def test_what_is_known_stays_while_etcd_is_away(tmp_path: Path) -> None:
     texts = Texts()
     one = Side(texts, tmp_path)
