@@ -45,7 +45,7 @@ class PutBanRequest(BanRequest, frozen=True, kw_only=True):
 
 
 class BanPut(Struct, frozen=True, kw_only=True):
-    """The ban, and how many clients were sent away."""
+    """The ban, and how many clients of the node that was asked were sent away."""
 
     ban: BanView
     disconnected: int

@@ -6,6 +6,7 @@ Who may do it is asked where the operator comes in, and it is in the audit trail
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from inspect import isawaitable
 from typing import Any, Protocol
@@ -31,6 +32,7 @@ OVER = "node"
 """What the trail of the node that does it calls the way in."""
 DONE_S, LISTED_S = 30.0, 3.0
 """How long another node may take for an operation, and for its part of a list."""
+_log = logging.getLogger(__name__)
 _BY_NAME = {each.name: each for each in OPERATIONS}
 _KINDS = {kind.__name__: kind for kind, _ in STATUSES}
 
@@ -51,6 +53,10 @@ class OtherNodes(Protocol):
     def slot_of_client(self, client_id: str) -> int: ...
 
     def slot_of_queue(self, name: str) -> int: ...
+
+    def is_mute(self, slot: int) -> bool:
+        """Whether its node has just let somebody wait in vain."""
+        ...
 
     async def ask(self, slot: int, told: bytes, answer_s: float) -> bytes:
         """What `answered` says at the node that has a slot. Raises StoreUnavailable when nobody has it, or no answer
@@ -95,7 +101,8 @@ async def do_on_any_node(
     operation: AdminOperation, desk: object, request: Any, *, by: str, peer: str
 ) -> OperationDone:
     """Do it here, at the node that has what it is about, or, for a list, at all. Raises what the operation does, and
-    StoreUnavailable when that node does not answer: what was asked for may have been done."""
+    StoreUnavailable when that node does not answer: what was asked for may have been done. Of a list, what another
+    slot does not answer is missing."""
     if not isinstance(desk, SharedDesk):
         return OperationDone(await _do(operation, desk, request))
     told = Forwarded(
@@ -104,15 +111,19 @@ async def do_on_any_node(
     if operation.is_list_of_all:
         return await _list(operation, desk, request, told)
     refusal: NotFound | None = None
-    for slot in _slots_of(desk.nodes, request):
+    failure: StoreError | None = None
+    for slot in sorted(_slots_of(desk.nodes, request), key=desk.nodes.is_mute):
         try:
             if slot == desk.nodes.slot:
                 return OperationDone(await _do(operation, desk.desk, request))
             return OperationDone(await _ask(operation, desk.nodes, slot, told, DONE_S))
         except NotFound as error:
             refusal = refusal or error
-    assert refusal is not None, "there is a slot"
-    raise refusal
+        except StoreError as error:  # another slot may have it; if none has, this one may
+            failure = failure or error
+    told_last = failure or refusal
+    assert told_last is not None, "there is a slot"
+    raise told_last
 
 
 def _slots_of(nodes: OtherNodes, request: Any) -> Sequence[int]:
@@ -130,12 +141,12 @@ def _slots_of(nodes: OtherNodes, request: Any) -> Sequence[int]:
 
 async def _list(operation: AdminOperation, desk: SharedDesk, request: Any, told: Forwarded) -> OperationDone:
     """Of all slots, in the order in which each has its own."""
-    asked = (_ask(operation, desk.nodes, slot, told, LISTED_S) for slot in desk.nodes.others)
+    asked = (_ask_for_part(operation, desk.nodes, slot, told) for slot in desk.nodes.others)
     parts = await asyncio.gather(_do(operation, desk.desk, request), *asked, return_exceptions=True)
     missing: list[int] = []
     found: list[Any] = []
     for slot, part in zip((desk.nodes.slot, *desk.nodes.others), parts, strict=True):
-        if isinstance(part, StoreUnavailable):
+        if isinstance(part, StoreUnavailable) or part is None:
             missing.append(slot)
         elif isinstance(part, BaseException):
             raise part
@@ -145,6 +156,21 @@ async def _list(operation: AdminOperation, desk: SharedDesk, request: Any, told:
     if names:
         found.sort(key=lambda each: _key(each, names))
     return OperationDone(list(_page(found, names, getattr(request, "limit", 0))), sorted(missing))
+
+
+async def _ask_for_part(operation: AdminOperation, nodes: OtherNodes, slot: int, told: Forwarded) -> Any:
+    """None when it is missing."""
+    if nodes.is_mute(slot):  # each page of a list would wait for it
+        return None
+    try:
+        return await _ask(operation, nodes, slot, told, LISTED_S)
+    except StoreUnavailable:
+        return None
+    except tuple(_KINDS.values()) as error:
+        _log.warning(
+            "%s: the part of slot %d is missing: its node refuses it: %s", operation.name, slot, error
+        )
+        return None
 
 
 def _page(found: Sequence[Any], names: Sequence[str], limit: int) -> Iterator[Any]:

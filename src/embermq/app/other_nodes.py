@@ -14,7 +14,11 @@ from embermq.app.desks import Desks
 from embermq.app.homes import ClusterHomes
 from embermq.cluster.slots import slot_of, slot_of_queue
 from embermq.edge.node_link import OPERATION_BYTES_MAX, OperationAsked, ask_node
+from embermq.edge.settings import Address
 from embermq.ports.errors import StoreUnavailable
+
+MUTE_S = 5.0
+"""How long the part of a node that did not answer in time is left out of lists."""
 
 
 class NodesAsked:
@@ -23,6 +27,8 @@ class NodesAsked:
     def __init__(self, homes: ClusterHomes, slots: int) -> None:
         self._homes = homes
         self._slots = slots
+        self._mute: dict[int, tuple[Address, float]] = {}
+        """By slot whose node did not answer in time, and until when it is left out."""
 
     @property
     def slot(self) -> int:
@@ -42,6 +48,11 @@ class NodesAsked:
         """See `OtherNodes`."""
         return slot_of_queue(name, self._slots)
 
+    def is_mute(self, slot: int) -> bool:
+        """See `OtherNodes`."""
+        address, until = self._mute.get(slot, (None, 0.0))
+        return address == self._homes.address_of(slot) and asyncio.get_running_loop().time() < until
+
     async def ask(self, slot: int, told: bytes, answer_s: float) -> bytes:
         """See `OtherNodes`."""
         if len(told) > OPERATION_BYTES_MAX:
@@ -56,12 +67,16 @@ class NodesAsked:
             )
         asked = OperationAsked(slot=slot, size=len(told), digest=sha256(told).hexdigest())
         try:
-            return await ask_node(
+            found = await ask_node(
                 address, self._homes.tls, asked, self._homes.secret(), answer_s, behind=told
             )
         except (OSError, EOFError) as error:
+            if isinstance(error, TimeoutError):
+                self._mute[slot] = address, asyncio.get_running_loop().time() + MUTE_S
             why = str(error) or "too slow"
             raise StoreUnavailable(f"the node of slot {slot}, {address}, does not answer: {why}") from None
+        self._mute.pop(slot, None)
+        return found
 
 
 class AskedByNodes:

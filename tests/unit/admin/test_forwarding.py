@@ -70,6 +70,8 @@ class Desk:
         self.done.append((user, client_id))
 
     def clients(self) -> list[ParkedClientView]:
+        if self.fault is not None:
+            raise self.fault
         return [ParkedClientView(client_id=each, messages=1, parked=1) for each in self.ids]
 
     async def publish(self, asked: PublishRequest) -> PublishOutcome:
@@ -88,6 +90,8 @@ class Fleet:
         self.queues = [DeskBench() for _ in range(SLOTS)]
         self.trails = [Trail() for _ in range(SLOTS)]
         self.away: set[int] = set()
+        self.mute: set[int] = set()
+        self.asked: list[int] = []
 
     def of(self, slot: int) -> Mapping[str, object]:
         nodes, desk = Node(self, slot), self.desks[slot]
@@ -123,7 +127,11 @@ class Node(OtherNodes):
     def slot_of_queue(self, name: str) -> int:
         return int(name[-1])
 
+    def is_mute(self, slot: int) -> bool:
+        return slot in self._fleet.mute
+
     async def ask(self, slot: int, told: bytes, answer_s: float) -> bytes:
+        self._fleet.asked.append(slot)
         if slot in self._fleet.away:
             raise StoreUnavailable(f"slot {slot} is away")
         return await answered(self._fleet.of(slot), self._fleet.trails[slot], told)
@@ -229,6 +237,54 @@ def test_a_member_session_is_looked_for_at_all_slots() -> None:
 
     run(scenario)
     assert fleet.desks[2].done == [("delete", "$member/7/c0")]
+
+
+def test_a_member_session_is_found_behind_a_slot_that_is_away() -> None:
+    fleet = Fleet({2: ["$member/7/c0", "$member/8/c0"]})
+    fleet.away = {1}
+
+    async def scenario() -> None:
+        await fleet.ask(ops.DELETE_SESSION, ClientRequest(client_id="$member/7/c0"))
+        with pytest.raises(StoreUnavailable, match="slot 1 is away"):
+            await fleet.ask(ops.DELETE_SESSION, ClientRequest(client_id="$member/9/c0"))
+        fleet.away, fleet.mute, fleet.asked = set(), {1}, []
+        await fleet.ask(ops.DELETE_SESSION, ClientRequest(client_id="$member/8/c0"))
+
+    run(scenario)
+    assert fleet.desks[2].done == [("delete", "$member/7/c0"), ("delete", "$member/8/c0")]
+    assert fleet.asked == [2], "who is mute is asked last"
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [StoreError("full"), StoreUnavailable("gone"), OperationRefused("not now"), ZeroDivisionError("0")],
+)
+def test_what_another_node_refuses_is_missing_of_a_list(
+    fault: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    fleet = Fleet({0: ["a0"], 1: ["b1"], 2: ["c2"]})
+    fleet.desks[1].fault = fault
+
+    async def scenario() -> None:
+        found, missing = await fleet.ask(ops.LIST_PARKED_CLIENTS, NoRequest())
+        assert ([each.client_id for each in found], missing) == (["a0", "c2"], [1])
+        assert "the part of slot 1 is missing" in caplog.text
+        if not isinstance(fault, StoreUnavailable):
+            with pytest.raises(type(fault), match=str(fault)):
+                await fleet.ask(ops.LIST_PARKED_CLIENTS, NoRequest(), at=1)
+
+    run(scenario)
+
+
+def test_a_list_does_not_wait_for_a_node_that_is_mute() -> None:
+    fleet = Fleet({0: ["a0"], 1: ["b1"], 2: ["c2"]})
+    fleet.mute = {1}
+
+    async def scenario() -> None:
+        found, missing = await fleet.ask(ops.LIST_PARKED_CLIENTS, NoRequest())
+        assert ([each.client_id for each in found], missing, fleet.asked) == (["a0", "c2"], [1], [2])
+
+    run(scenario)
 
 
 @pytest.mark.parametrize("fault", [ZeroDivisionError("secret"), StoreError("full")])
