@@ -14,6 +14,9 @@ export const session = store({ state: "unknown", why: "", hasToken: false });
 /** Since when there is no answer, when the next attempt is, and how often it has come back. */
 export const link = store({ lost: null, next: null, epoch: 0 });
 
+/** Of a list: the slots of the cluster whose part is not in it, "1,2"; see `ask`. */
+export const missingSlots = new WeakMap();
+
 let token = sessionStorage.getItem(KEY) ?? ""; // this tab's alone: gone when it is closed, never in an address
 
 /** The broker has answered and does not do it. */
@@ -31,7 +34,12 @@ export async function ask(method, path, body) {
   const answer = await answered(method, path, body);
   if (answer.ok) {
     const isJson = (answer.headers.get("content-type") ?? "").includes("json");
-    return answer.status === 204 ? null : read(() => (isJson ? answer.json() : answer.text()));
+    const found = answer.status === 204 ? null : await read(() => (isJson ? answer.json() : answer.text()));
+    const missing = answer.headers.get("embermq-missing-slots");
+    if (missing && Array.isArray(found)) {
+      missingSlots.set(found, missing);
+    }
+    return found;
   }
   const detail = await answer.json().then((told) => told.detail ?? told.title, () => answer.statusText);
   if (answer.status === 401) {

@@ -1,6 +1,6 @@
 // What pages are made of.
 import { useEffect, useRef, useState } from "preact/hooks";
-import { ask } from "./api.js";
+import { ask, missingSlots } from "./api.js";
 import { NONE, clock, count, counted, duration, stamp } from "./format.js";
 import { store, useStore } from "./stores.js";
 
@@ -18,13 +18,17 @@ export function Head({ title, asked, children }) {
   );
 }
 
-/** Nothing yet, or why there is nothing new. */
+/** Nothing yet, why there is nothing new, or what is not in it. */
 export function Waiting({ asked, name = "It" }) {
   if (asked.error) {
     const old = asked.at ? ` Shown is what was there at ${clock(asked.at)}.` : "";
     return <p class="notice bad" role="alert">{`${name} cannot be shown: ${asked.error.message}.${old}`}</p>;
   }
-  return asked.data === undefined ? <p class="muted">Loading…</p> : null;
+  if (asked.data === undefined) {
+    return <p class="muted">Loading…</p>;
+  }
+  const missing = missingSlots.get(asked.data);
+  return missing ? <p class="notice" role="status">{`Not all: no node has answered for slot ${missing.replaceAll(",", ", ")}.`}</p> : null;
 }
 
 /** A time in the zone of whoever looks; its tip has it in UTC. */
