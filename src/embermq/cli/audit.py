@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +13,7 @@ from embermq.app.config import Settings
 from embermq.cli.options import AsJson, End, Into, Start, Tasks, with_settings
 from embermq.cli.terminal import print_report, shown, table
 from embermq.model.amounts import counted
+from embermq.tools.log_place import told_position
 from embermq.tools.report_folder import PastOrder
 
 if TYPE_CHECKING:
@@ -68,24 +70,23 @@ def _verify(folder: Path, key: Path, *, as_json: bool) -> None:
         return
     one = found.statement
     print(f"{folder} is as it was made {one.made_at}, signed with the key {found.key}")
-    print(f"log {one.log_id}, positions 0:{one.start} up to 0:{one.end}, {one.differences:,} differences")
+    until = f"{told_position(one.start)} up to {told_position(one.end)}"
+    print(f"log {one.log_id}, positions {until}, {one.differences:,} differences")
 
 
 def _lines(done: AuditDone) -> list[str]:
     report = done.report
     lines = [
-        f"range        0:{report.start} up to 0:{report.end}",
+        f"range        {told_position(report.start)} up to {told_position(report.end)}",
         f"accepted     {counted(report.records, 'message')} of {counted(report.payload_bytes, 'byte')}",
         f"deliveries   {sum(report.deliveries.values()):,} to {counted(len(report.applications), 'application')}",
         *(f"  {count:>12,} {name}" for name, count in sorted(report.deliveries.items())),
-        f"settled by   0:{report.dispatcher_floor} for all other sessions",
+        f"settled by   {told_position(report.dispatcher_floor)} for all other sessions",
         f"differences  {report.differences_count:,}",
     ]
-    unchecked = sum(not one.is_checked for one in report.applications)
-    if unchecked:
-        lines.append(
-            f"not counted  {counted(unchecked, 'application')}: the range does not have their whole life"
-        )
+    unchecked = Counter(one.unchecked for one in report.applications if not one.is_checked)
+    lines += [f"not counted  {counted(count, 'application')}: {why}" for why, count in unchecked.items()]
+    lines += [f"not checked  {text}" for text in report.not_checked]
     if report.differences:
         rows = [
             (one.kind, shown(one.who), _position(one.offset), f"{one.messages:,}", shown(one.note))
@@ -98,4 +99,4 @@ def _lines(done: AuditDone) -> list[str]:
 
 
 def _position(offset: int | None) -> str:
-    return "" if offset is None else f"0:{offset}"
+    return "" if offset is None else told_position(offset)

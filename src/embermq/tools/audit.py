@@ -28,12 +28,14 @@ from msgspec import Struct
 
 from embermq.app.config import Settings
 from embermq.app.errors import UserError
+from embermq.app.pipeline_side import driver_settings
+from embermq.app.settings import SQLITE
 from embermq.pipeline.jobs.audit_values import AuditReport
 from embermq.pipeline.places import Places
 from embermq.tools.report_folder import (
     TABLES,
     PastOrder,
-    embedded_data,
+    data_of,
     lift_tables,
     now,
     past_range,
@@ -77,17 +79,20 @@ class Verified(Struct, frozen=True):
 
 
 def run_audit_of(order: PastOrder, settings: Settings, progress: Progress) -> AuditDone:
-    """Raises OptionError, UserError, JobFailed, PipelineError."""
+    """Raises OptionError, UserError, StartError, JobFailed, PipelineError, StoreError."""
     from embermq.pipeline.jobs.audit import run_audit
     from embermq.pipeline.jobs.audit_page import audit_page
 
-    data_dir = embedded_data(
-        settings,
-        "a log in Kafka is not audited yet; `embermq trace` tells what became of one message",
-    )
+    data_dir = data_of(settings)
     wanted, made_at, places = past_range(order.start, order.end), now(), Places(data_dir)
     folder = report_folder(order.into, data_dir / FOLDER, made_at)
-    audit = partial(run_audit, settings.pipeline, places, wanted, tasks=order.tasks, progress=progress)
+    audit = partial(
+        run_audit, driver_settings(settings), places, wanted, tasks=order.tasks, progress=progress
+    )
+    if settings.stores.log != SQLITE:
+        from embermq.tools.audit_servers import copy_settlements  # its client is not in every installation
+
+        audit = partial(audit, copy=partial(copy_settlements, settings))
     if order.dry_run:
         return AuditDone(audit(into=None).report, "")
     with unfinished(folder) as work:

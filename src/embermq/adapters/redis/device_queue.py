@@ -35,6 +35,8 @@ SCRIPTS = (PAGE, IN_FLIGHT, OLDEST)
 EXPIRED_MS = 1
 """Deadline of a row whose payload Redis has let go of."""
 OLDEST_MAX = 65_535
+STORED_MAX, STORED_BYTES_MAX = 500, 1024 * 1024
+"""Messages in one answer, and about their bytes, of who reads everything."""
 
 
 class RedisDeviceQueue(DeviceQueue):
@@ -177,6 +179,31 @@ class RedisDeviceQueueHistory(DeviceQueueHistory):
     def shared_sent(self, generation: int) -> set[tuple[int, int]]:
         return {(row.flags >> 3, row.offset) for row in self.in_flight(generation) if row.flags & 8}
 
+    def stored(self, generation: int) -> Iterator[tuple[int, QueueRow | None]]:
+        """Place and row of all that is stored and not acknowledged, each once; None for what cannot be understood.
+        What has expired is not there."""
+        owner = self._owners.get(generation)
+        if owner is None:
+            return
+        keys, after, seen = owner.keys, 0, set[int]()
+        names = (keys.session, keys.messages, keys.sent, keys.released)
+        while True:
+            args = (owner.fence, len(keys.message.encode()), score_of(after), STORED_MAX, STORED_BYTES_MAX)
+            found = _items(self._redis.run(keys.session, PAGE, names, args))
+            if not found:
+                break
+            after = _seq(found[-2])
+            for score, value in zip(found[::2], found[1::2], strict=True):
+                if isinstance(value, bytes):
+                    seen.add(seq := _seq(score))
+                    yield seq, _or_none(partial(_message, owner, value, seq, QueueState.QUEUED))
+        # Behind the others: what is sent meanwhile is then among both, and in neither order among none.
+        found = _items(self._redis.run(keys.session, IN_FLIGHT, names, (owner.fence, keys.message)))
+        for at in range(0, len(found), 4):
+            seq = _seq(found[at + 1]) if found[at + 1] is not None else -1
+            if found[at + 3] is not None and seq not in seen:
+                yield seq, _or_none(partial(_sent_row, owner, found[at : at + 4]))
+
     def in_flight(self, generation: int) -> Iterator[QueueRow]:
         """What was sent and is not acknowledged, in no order."""
         owner = self._owners.get(generation)
@@ -188,6 +215,13 @@ class RedisDeviceQueueHistory(DeviceQueueHistory):
         for at in range(0, len(found), 4):
             with suppress(LayoutError):  # it is told of when it is read for its client
                 yield _sent_row(owner, found[at : at + 4])
+
+
+def _or_none(read: Callable[[], QueueRow]) -> QueueRow | None:
+    try:
+        return read()
+    except LayoutError:
+        return None
 
 
 def _items(answer: Answer) -> list[Answer]:

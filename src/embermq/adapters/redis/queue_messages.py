@@ -57,6 +57,19 @@ class RedisQueueMessages:
             for page in self._pages(key):
                 yield [decode_entry(key, generation, int(field), value) for field, value in page.items()]
 
+    def with_body(self) -> Iterator[tuple[int, int, bool]]:
+        """Sequence, offset and whether its message is there, of each entry and each delayed message."""
+        entries = {row.sequence: row.offset for page in self.entries(0) for row in page}
+        delayed = {row.ticket: row.offset for row in self.delayed(0)}
+        for key, there in ((self._keys.entries, entries), (self._keys.delayed, delayed)):
+            found = {sequence for sequence, _ in self.bodies(list(there))}
+            # What was settled since then has gone with its message.
+            missing = [sequence for sequence in there if sequence not in found]
+            left = self._redis.command(key, "HMGET", key, *missing) if missing else []
+            assert isinstance(left, list)
+            gone = {one for one, value in zip(missing, left, strict=True) if value is None}
+            yield from ((one, offset, one in found) for one, offset in there.items() if one not in gone)
+
     def delayed(self, generation: int) -> list[DelayedRow]:
         """Messages that are not visible yet, in no order."""
         key = self._keys.delayed

@@ -6,13 +6,15 @@ while the job runs. Nothing is changed, the broker may run or not.
 
 import tempfile
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
-from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import DataFrame, Row, SparkSession, Window
 from pyspark.sql import functions as F
 
 from embermq.pipeline.batch import batch_session, spark_failures
@@ -36,7 +38,7 @@ from embermq.pipeline.jobs.past_range import PastRange
 from embermq.pipeline.jobs.past_records import has_lake, log_bounds
 from embermq.pipeline.places import Places
 from embermq.pipeline.schema import MISSING
-from embermq.pipeline.settings import PipelineSettings
+from embermq.pipeline.settings import DriverSettings, PipelineSettings
 from embermq.pipeline.sources.log_file import connect_readonly
 from embermq.pipeline.sources.message_log import MessageLogSource
 from embermq.pipeline.sources.settlements import QUEUED, SESSIONS, STORED, Settlements, read_settlements
@@ -53,7 +55,13 @@ DIFFERENCES_SHOWN = 1_000
 ROWS_SHOWN = 10_000
 STEPS = 5
 _UNACKNOWLEDGED_DAYS = 30
+NOT_WHOLE = "the range does not have everything up to now"
+BEGAN_BEFORE = "its life began before the range"
+BEGAN_LONG_AGO = f"it began more than {_UNACKNOWLEDGED_DAYS} days ago"
+UNCOUNTED = "nobody has counted it from its beginning"
 Progress = Callable[[int, int], None]
+Copy = Callable[[Path], int]
+"""Copies what is on servers into tables in a folder, and returns the dispatcher's floor."""
 
 
 class AuditFound(Struct, frozen=True):
@@ -72,52 +80,113 @@ def run_audit(
     into: Path | None,
     tasks: int,
     progress: Progress,
+    copy: Copy | None = None,
 ) -> AuditFound:
-    """Write tables into the folder `into`; None: none. Raises AuditError, PipelineError."""
+    """Write tables into the folder `into`; None: none. `copy` copies what is on servers. Raises AuditError,
+    PipelineError."""
     began = time.monotonic()
     with (
         spark_failures(lambda reason: AuditError(f"the messages cannot be read: {reason}")),
         tempfile.TemporaryDirectory(prefix="embermq-") as work,
         batch_session(settings, tasks, Path(work), lake=has_lake(settings, places)) as spark,
     ):
-        spark.dataSource.register(MessageLogSource)
         files = Path(work) / "audit"
-        records = KeptRecords(spark, settings, places, wanted, files)
-        with joins_in_little_memory(spark):
-            found = _Audit(spark, places, wanted, records, files).run(into, progress)
+        with (
+            joins_in_little_memory(spark),
+            closing(_audit(spark, settings, places, wanted, files, copy)) as audit,
+        ):
+            found = audit.run(into, progress)
     seconds = round(time.monotonic() - began, 3)
     return AuditFound(replace(found.report, seconds=seconds), found.traffic, found.outcomes)
 
 
-class _Audit:
+def _audit(
+    spark: SparkSession,
+    settings: PipelineSettings,
+    places: Places,
+    wanted: PastRange,
+    work: Path,
+    copy: Copy | None,
+) -> "Audit":
+    """Of whichever log there is."""
+    if isinstance(settings, DriverSettings) and settings.kafka is not None:
+        from embermq.pipeline.jobs.kafka_audit import KafkaAudit  # not in every installation
+
+        assert copy is not None, "what is on servers is copied by who can ask them"
+        return KafkaAudit(spark, settings, settings.kafka, places, wanted, work, copy)
+    spark.dataSource.register(MessageLogSource)
+    return EmbeddedAudit(spark, settings, places, wanted, work)
+
+
+class Audit(ABC):
     """One run. What it keeps meanwhile is in `work`."""
 
-    def __init__(
-        self, spark: SparkSession, places: Places, wanted: PastRange, records: KeptRecords, work: Path
-    ) -> None:
+    def __init__(self, spark: SparkSession, places: Places, wanted: PastRange, work: Path) -> None:
         self._spark = spark
         self._places = places
         self._wanted = wanted
-        self._records = records
         self._work = work
         self._stored: dict[str, DataFrame] = {}
         self._at: Settlements
 
+    # Whichever log it is
+
+    @abstractmethod
+    def _settle(self) -> Settlements:
+        """Write what is stored about deliveries into `work`."""
+
+    @abstractmethod
+    def _keep(self) -> tuple[int, int, DataFrame]:
+        """Read records; where they begin and end, and what is kept of them."""
+
+    @abstractmethod
+    def _judged(self, records: DataFrame) -> DataFrame:
+        """One row for each delivery that was owed."""
+
+    @abstractmethod
+    def _look_at(self, owed: DataFrame) -> None:
+        """At what was judged."""
+
+    @abstractmethod
+    def _is_whole(self, totals: dict[str, Any], start: int, end: int) -> bool:
+        """Whether nothing of the range is missing."""
+
+    @abstractmethod
+    def _why_unchecked(self, row: Row, end: int) -> str:
+        """Why the count of a session, whose whole life is in the range, cannot be checked; "" when it can."""
+
+    @abstractmethod
+    def _of_log(self, records: DataFrame, start: int, end: int) -> tuple[list[DataFrame], int]:
+        """Differences of log and lake, and with how many records the lake was compared."""
+
+    @abstractmethod
+    def _without_body(self, records: DataFrame, start: int, end: int) -> DataFrame:
+        """What is in a queue, and its message is not there any more: `queue` and `offset`."""
+
+    def _not_checked(self, records: DataFrame) -> tuple[str, ...]:
+        """What the report says nothing about, in sentences."""
+        return ()
+
+    @abstractmethod
+    def close(self) -> None:
+        """Nothing more is asked."""
+
     def run(self, into: Path | None, progress: Progress) -> AuditFound:
-        at = self._at = read_settlements(self._places, self._work)
+        at = self._at = self._settle()
         names = (path.stem for path in self._work.glob("*.parquet"))
-        self._stored = {name: self._spark.read.parquet(str(self._work / f"{name}.parquet")) for name in names}
+        self._stored |= {
+            name: self._spark.read.parquet(str(self._work / f"{name}.parquet")) for name in names
+        }
         progress(1, STEPS)
-        end = at.log_end if self._wanted.end is None else min(self._wanted.end, at.log_end)
-        start = self._records.keep(end, at.log_first)
-        records = self._records.read()
+        start, end, records = self._keep()
         progress(2, STEPS)
-        owed = judged(deliveries(records), self._stored, at.dispatched)
+        owed = self._judged(records)
         owed.write.parquet(str(self._work / "owed"))
         owed = self._spark.read.parquet(str(self._work / "owed"))
         progress(3, STEPS)
+        self._look_at(owed)
         totals = _totals(records)
-        is_whole = totals["records"] == end - start and not self._wanted.has_times
+        is_whole = not self._wanted.has_times and self._is_whole(totals, start, end)
         accounts = self._accounts(owed, start, end, totals["oldest"] if is_whole else None)
         progress(4, STEPS)
         found, compared = self._differences(records, owed, accounts, start, end)
@@ -154,6 +223,7 @@ class _Audit:
             queues=tuple(self._queue_accounts(records)),
             differences_count=found.count(),
             differences=tuple(Difference(**row.asDict()) for row in shown),
+            not_checked=self._not_checked(records),
         )
         progress(STEPS, STEPS)
         per_client = outcomes.groupBy("date", "client", "outcome").agg(F.sum("messages").alias("messages"))
@@ -173,12 +243,15 @@ class _Audit:
     def _accounts(
         self, owed: DataFrame, start: int, end: int, oldest_ms: int | None
     ) -> list[ApplicationAccount]:
-        """Whether the range has the whole life of a session: it begins before the session, and the reasons for what was
-        passed over are kept so long. `oldest_ms`: None when something of the range is missing."""
+        """A count can be checked when the range has the whole life of a session. `oldest_ms`: None when something of
+        the range is missing."""
         found = []
-        kept_ms = time.time() * 1_000 - _UNACKNOWLEDGED_DAYS * 86_400_000
         for row in counted_sessions(owed, self._stored[SESSIONS]).orderBy("client").collect():
-            began_within = oldest_ms is not None and (start == 0 or row["created_ms"] > oldest_ms)
+            unchecked = self._why_unchecked(row, end)
+            if oldest_ms is None:
+                unchecked = NOT_WHOLE
+            elif not (start == 0 or row["created_ms"] > oldest_ms):
+                unchecked = BEGAN_BEFORE
             found.append(
                 ApplicationAccount(
                     client=row["client"],
@@ -188,7 +261,8 @@ class _Audit:
                     passed=row["passed"],
                     settled=row["settled"],
                     deliveries=row["deliveries"],
-                    is_checked=began_within and row["floor"] <= end and row["created_ms"] > kept_ms,
+                    is_checked=not unchecked,
+                    unchecked=unchecked,
                 )
             )
         return found
@@ -249,19 +323,12 @@ class _Audit:
                     F.lit("damaged"), "client", "offset", note="a delivery that is stored for this session"
                 )
             ),
-            self._without_body(records, start, end),
+            self._without_body(records, start, end).select(
+                *_told(F.lit("queued without its message"), "queue", "offset", note="a message of this queue")
+            ),
         ]
-        parts += [frame for frame in (self._holes(records, start, end),) if frame is not None]
-        compared = 0
-        if self._records.lake_first < NOWHERE:
-            good = records.where("error IS NULL AND NOT from_lake").select("offset", "topic")
-            due = good.where(F.col("offset").between(self._records.lake_first, self._lake_position() - 1))
-            compared = due.count()
-            parts.append(
-                due.join(self._records.in_lake().select("offset"), "offset", "anti").select(
-                    *_told(F.lit("not in the lake"), F.lit(""), "offset", topic=F.col("topic"))
-                )
-            )
+        of_log, compared = self._of_log(records, start, end)
+        parts += of_log
         together = parts[0]
         for part in parts[1:]:
             together = together.unionByName(part)
@@ -276,8 +343,66 @@ class _Audit:
             together = together.unionByName(self._spark.createDataFrame(rows, together.schema))
         return together, compared
 
+    @staticmethod
+    def _write(into: Path, tables: dict[str, DataFrame]) -> None:
+        for name, table in tables.items():
+            table.coalesce(1).write.mode("overwrite").option("compression", "zstd").parquet(str(into / name))
+
+
+class EmbeddedAudit(Audit):
+    """Offsets are positions; the lake is compared with the log."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        settings: PipelineSettings,
+        places: Places,
+        wanted: PastRange,
+        work: Path,
+    ) -> None:
+        super().__init__(spark, places, wanted, work)
+        self._records = KeptRecords(spark, settings, places, wanted, work)
+
+    def _settle(self) -> Settlements:
+        return read_settlements(self._places, self._work)
+
+    def _keep(self) -> tuple[int, int, DataFrame]:
+        log_end = self._at.log_end
+        end = log_end if self._wanted.end is None else min(self._wanted.end, log_end)
+        start = self._records.keep(end, self._at.log_first)
+        return start, end, self._records.read()
+
+    def _judged(self, records: DataFrame) -> DataFrame:
+        return judged(deliveries(records), self._stored, self._at.dispatched)
+
+    def _look_at(self, owed: DataFrame) -> None:
+        """Sessions say all that has to be known of them."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def _is_whole(self, totals: dict[str, Any], start: int, end: int) -> bool:
+        return bool(totals["records"] == end - start)
+
+    def _why_unchecked(self, row: Row, end: int) -> str:
+        if row["settled"] < 0:
+            return UNCOUNTED
+        if row["created_ms"] <= time.time() * 1_000 - _UNACKNOWLEDGED_DAYS * 86_400_000:
+            return BEGAN_LONG_AGO  # reasons are not kept longer
+        return "" if row["floor"] <= end else "it goes on behind the range"
+
+    def _of_log(self, records: DataFrame, start: int, end: int) -> tuple[list[DataFrame], int]:
+        holes = self._holes(records, start, end)
+        parts = [] if holes is None else [holes]
+        if self._records.lake_first >= NOWHERE:
+            return parts, 0
+        good = records.where("error IS NULL AND NOT from_lake").select("offset", "topic")
+        due = good.where(F.col("offset").between(self._records.lake_first, self._lake_position() - 1))
+        told = _told(F.lit("not in the lake"), F.lit(""), "offset", topic=F.col("topic"))
+        parts.append(due.join(self._records.in_lake().select("offset"), "offset", "anti").select(*told))
+        return parts, due.count()
+
     def _without_body(self, records: DataFrame, start: int, end: int) -> DataFrame:
-        """What is in a queue, and its record is not there any more."""
         queued = self._stored[QUEUED].where((F.col("has_body") == 0) & (F.col("offset") < end))
         inside = queued.where(
             F.col("offset") >= max(start, self._at.log_first, log_bounds(self._places).first)
@@ -285,12 +410,8 @@ class _Audit:
         there = records.where("error IS NULL").select("offset")
         if self._wanted.has_times:
             inside = inside.where(F.lit(False))  # which of them are inside is known by their records alone
-        gone = queued.where(F.col("offset") < self._at.log_first).unionByName(
-            inside.join(there, "offset", "anti")
-        )
-        return gone.select(
-            *_told(F.lit("queued without its message"), "queue", "offset", note="a message of this queue")
-        )
+        gone = queued.where(F.col("offset") < self._at.log_first)
+        return gone.unionByName(inside.join(there, "offset", "anti"))
 
     def _holes(self, records: DataFrame, start: int, end: int) -> DataFrame | None:
         """Offsets below the log that the lake should have and has not."""
@@ -322,11 +443,6 @@ class _Audit:
         finally:
             connection.close()
         return int(row[0]) if row else 0
-
-    @staticmethod
-    def _write(into: Path, tables: dict[str, DataFrame]) -> None:
-        for name, table in tables.items():
-            table.coalesce(1).write.mode("overwrite").option("compression", "zstd").parquet(str(into / name))
 
 
 def _totals(records: DataFrame) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 
+from embermq.model.position import offset_of, partition_of
 from embermq.pipeline.jobs.audit import AuditFound
 from embermq.pipeline.jobs.audit_values import AuditReport
 from embermq.pipeline.page import Page, grouped
@@ -24,14 +25,17 @@ def audit_page(found: AuditFound, made_at: str, signed_by: str) -> str:
     report = found.report
     page = Page("Audit of messages")
     page.paragraph(
-        f"made {made_at}; log {report.log_id}, positions 0:{report.start} up to 0:{report.end}; key {signed_by}"
+        f"made {made_at}; log {report.log_id}, positions {_position(report.start, None)} up to "
+        f"{_position(report.end, None)}; key {signed_by}"
     )
     if report.differences_count:
         page.paragraph(f"{report.differences_count:,} differences were found.", "bad")
-    elif all(one.is_checked for one in report.applications):
+    elif all(one.is_checked for one in report.applications) and not report.not_checked:
         page.paragraph("Every message is accounted for.", "good")
     else:
-        page.paragraph("No difference was found; not all applications could be counted, see below.", "good")
+        page.paragraph("No difference was found; not everything could be checked, see below.", "good")
+    for text in report.not_checked:
+        page.paragraph(f"Not checked: {text}")
     _overview(page, report)
     if report.differences:
         page.heading("Differences")
@@ -97,7 +101,7 @@ def _deliveries(page: Page, found: AuditFound) -> None:
                 one.owed,
                 one.settled,
                 one.passed,
-                "yes" if one.is_checked else "its life began before the range",
+                "yes" if one.is_checked else one.unchecked,
             )
             for one in report.applications[:ROWS_MAX]
         ),
@@ -107,7 +111,9 @@ def _deliveries(page: Page, found: AuditFound) -> None:
         days[each.date][each.outcome] = days[each.date].get(each.outcome, 0) + each.messages
     page.bars("deliveries to applications by day", days)
     page.heading("Other sessions")
-    page.paragraph(f"Settled or stored: everything before position 0:{report.dispatcher_floor}.")
+    page.paragraph(
+        f"Settled or stored: everything before position {_position(report.dispatcher_floor, None)}."
+    )
     if report.stored:
         page.table(
             ("client", "stored, not sent", "sent, not acknowledged"),
@@ -126,5 +132,9 @@ def _queues(page: Page, report: AuditReport) -> None:
 
 def _position(offset: int | None, until: int | None) -> str:
     if offset is None:
-        return "" if until is None else f"below 0:{until}"
-    return f"0:{offset}" if until is None or until <= offset + 1 else f"0:{offset} up to 0:{until}"
+        return "" if until is None else f"below {_told(until)}"
+    return _told(offset) if until is None or until <= offset + 1 else f"{_told(offset)} up to {_told(until)}"
+
+
+def _told(position: int) -> str:
+    return f"{partition_of(position)}:{offset_of(position)}"

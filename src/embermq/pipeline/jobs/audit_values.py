@@ -30,6 +30,8 @@ class ApplicationAccount(Struct, frozen=True, kw_only=True):
     settled: int
     deliveries: int
     is_checked: bool
+    unchecked: str = ""
+    """Why it is not."""
 
 
 class StoredAccount(Struct, frozen=True, kw_only=True):
@@ -68,9 +70,9 @@ class OutcomeByDay(Struct, frozen=True, kw_only=True):
 
 
 class AuditReport(Struct, frozen=True, kw_only=True):
-    """The range is [start, end) of the log `log_id`. All that is owed to sessions without a log of their own, and came
-    before `dispatcher_floor`, has been delivered or is stored. `deliveries` by outcome; the first of
-    `differences_count`."""
+    """The range is [start, end) of the log `log_id`, in positions; only `floor` of an application is of its own log.
+    All that is owed to sessions without a log of their own, and came before `dispatcher_floor`, has been delivered or
+    is stored. `deliveries` by outcome; the first of `differences_count`."""
 
     log_id: int
     start: int
@@ -90,4 +92,6 @@ class AuditReport(Struct, frozen=True, kw_only=True):
     queues: tuple[QueueAccount, ...]
     differences_count: int
     differences: tuple[Difference, ...]
+    not_checked: tuple[str, ...] = ()
+    """What it says nothing about, and why."""
     seconds: float = 0.0

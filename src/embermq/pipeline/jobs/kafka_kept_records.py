@@ -11,6 +11,7 @@ from embermq.pipeline.jobs.past_range import PartitionRange, PastRange
 from embermq.pipeline.jobs.past_records import accepted_in
 from embermq.pipeline.jobs.replay_values import ReplayRange
 from embermq.pipeline.transforms.audit import audited_records
+from embermq.pipeline.transforms.servers_audit import position_column
 
 TRIES = 3
 """The log may let go of records while they are read: then the lake has them."""
@@ -47,14 +48,14 @@ class KafkaKeptRecords:
                 kept = kept.unionByName(in_lake.where(accepted_in(wanted)), allowMissingColumns=True)
                 for row in in_lake.groupBy("partition").agg(F.min("offset").alias("first")).collect():
                     first[row["partition"]] = row["first"]
-            records = self._by_client(audited_records(kept, self._is_before()))
+            records = self._by_client(audited_records(kept, self._is_before(), position_column()))
             records.write.mode("overwrite").parquet(self._folder)
             if not past.look() or last:
                 break
         return past.ranges(wanted, first)
 
     def read(self) -> DataFrame:
-        """What was kept: see `audited_records`."""
+        """What was kept: see `audited_records`; offsets are positions."""
         return self._spark.read.parquet(self._folder)
 
     def _by_client(self, records: DataFrame) -> DataFrame:

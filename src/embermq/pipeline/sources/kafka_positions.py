@@ -5,7 +5,7 @@ No Spark in here, so that status can use it too. Every question has a deadline.
 
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import nullcontext, suppress
 from functools import partial
@@ -166,6 +166,19 @@ class KafkaPositions:
             cluster = self._result(self._admin.describe_cluster(request_timeout=self._timeout_s))
             told = self._admin.describe_topics(TopicCollection([topic]), request_timeout=self._timeout_s)
             return f"{cluster.cluster_id} {self._result(told[topic]).topic_id}"
+
+    def topic_ids(self, topics: Collection[str]) -> dict[str, str]:
+        """Of those that are there: a topic that is made anew has another one. Raises KafkaLogError."""
+        found: dict[str, str] = {}
+        names = sorted(topics)
+        for at in range(0, len(names), _SETTINGS_TOPICS):
+            some = TopicCollection(names[at : at + _SETTINGS_TOPICS])
+            with self._told("the identities of topics"):
+                told = self._admin.describe_topics(some, request_timeout=self._timeout_s)
+                for name, answer in told.items():
+                    with suppress(KafkaException):
+                        found[name] = str(self._result(answer).topic_id)
+        return found
 
     def log_id(self) -> str:
         """The id of the message log's topic, which says what offsets belong to. Raises KafkaLogError."""

@@ -20,12 +20,13 @@ _AT = ["generation", "offset"]
 QUEUE_TOPIC = "$queue/"
 
 
-def audited_records(records: DataFrame, is_before_log: Column) -> DataFrame:
-    """What is kept of records while they are audited: no payloads. `from_lake`: the log begins behind them."""
+def audited_records(records: DataFrame, is_before_log: Column, position: Column | None = None) -> DataFrame:
+    """What is kept of records while they are audited: no payloads. `from_lake`: the log begins behind them. `offset` is
+    the position, where that is another one."""
     root = F.coalesce(F.col("root"), F.lit(""))
     is_queue = F.col("topic").startswith(QUEUE_TOPIC)
     return records.select(
-        "offset",
+        (F.col("offset") if position is None else position).alias("offset"),
         "span",
         "error",
         "accepted_at",
@@ -59,7 +60,7 @@ def deliveries(records: DataFrame) -> DataFrame:
 
 
 def judged(owed: DataFrame, stored: Mapping[str, DataFrame], dispatched: int) -> DataFrame:
-    """Deliveries with `outcome`, and what of the session decided: `floor`, `why`.
+    """Deliveries with `outcome`, `why`, and whether it `is_below` the floor of the session.
 
     An entry that its log should have and has not is lost, and so is one whose body neither the log nor the file of
     bodies that were kept aside has.
@@ -75,7 +76,7 @@ def judged(owed: DataFrame, stored: Mapping[str, DataFrame], dispatched: int) ->
         .join(rejected, "offset", "left")
     )
     outcome = (
-        F.when(F.col("why").isNotNull(), _reason())
+        F.when(F.col("why").isNotNull(), reason_of())
         .when(
             F.col("floor").isNull() | ((F.col("has_ended") == 1) & (F.col("offset") >= F.col("floor"))), ENDED
         )
@@ -87,10 +88,12 @@ def judged(owed: DataFrame, stored: Mapping[str, DataFrame], dispatched: int) ->
         .when(F.col("is_entry") | (F.col("offset") >= dispatched), WAITS)
         .otherwise(LOST)
     )
-    return joined.select(*owed.columns, "floor", "has_ended", "why", outcome.alias("outcome"))
+    is_below = F.col("offset") < F.col("floor")
+    return joined.select(*owed.columns, "why", is_below.alias("is_below"), outcome.alias("outcome"))
 
 
-def _reason() -> Column:
+def reason_of() -> Column:
+    """In a word, of the column `why`."""
     return F.element_at(
         F.create_map(*(F.lit(one) for why, name in OUTCOMES.items() for one in (int(why), name))),
         F.col("why"),
@@ -100,7 +103,7 @@ def _reason() -> Column:
 def counted_sessions(owed: DataFrame, sessions: DataFrame) -> DataFrame:
     """Of each application session that is there: how many it was `owed` below its floor, how many of these were
     `passed` over, and how many the broker says were sent (`settled`)."""
-    below = F.col("offset") < F.col("floor")
+    below = F.col("is_below")
     passed = below & (F.col("why") < int(FIRST_SENT))
     counts = owed.groupBy("generation").agg(
         F.count_if(below).alias("owed"),
@@ -114,5 +117,6 @@ def counted_sessions(owed: DataFrame, sessions: DataFrame) -> DataFrame:
         "created_ms",
         "floor",
         "settled",
+        *(name for name in ("dropped",) if name in sessions.columns),
         *(F.coalesce(F.col(name), F.lit(0)).alias(name) for name in ("owed", "passed", "deliveries")),
     )
