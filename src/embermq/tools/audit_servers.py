@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from embermq.adapters.redis.applications import noted_unacknowledged, stored_reader
-from embermq.adapters.redis.blocking import BlockingRedis
+from embermq.adapters.redis.blocking import BlockingRedis, unreadable
 from embermq.adapters.redis.device_queue import RedisDeviceQueueHistory
 from embermq.adapters.redis.owners import Owner, Owners
 from embermq.adapters.redis.queue_messages import RedisQueueMessages, queue_names
 from embermq.adapters.redis.sessions import RedisSessionStore
 from embermq.app.config import Settings
 from embermq.app.store_addresses import redis_address
+from embermq.formats.redis_layout import LayoutError
 from embermq.model.application_positions import UNCOUNTED
 from embermq.model.client_type import ClientType
 from embermq.model.position import position_of
@@ -28,19 +29,26 @@ Row = tuple[object, ...]
 def copy_settlements(settings: Settings, into: Path) -> int:
     """Write every table into the folder; returns the dispatcher's floor. Raises StoreError."""
     with BlockingRedis(redis_address(settings.stores.session), settings.redis) as redis:
-        owners = Owners(redis.prefix)
-        state = RedisSessionStore(redis, owners).load()
-        copy = _Copy(redis, owners)
-        rows = [entry.row for entry in state.sessions]
-        sessions = [copy.session(row) for row in rows]
-        write_rows(into, SESSIONS, sessions)
-        write_rows(into, OPEN, copy.open)
-        write_rows(into, UNACKNOWLEDGED, copy.unacknowledged)
-        write_rows(into, STORED, copy.stored(rows))
-        names = queue_names(redis)
-        write_rows(into, QUEUED, copy.queued(names))
-        write_rows(into, QUEUES, copy.queues)
-        return state.dispatcher_floor
+        try:
+            return _copy(redis, into)
+        except LayoutError as error:
+            raise unreadable(error) from error
+
+
+def _copy(redis: BlockingRedis, into: Path) -> int:
+    owners = Owners(redis.prefix)
+    state = RedisSessionStore(redis, owners).load()
+    copy = _Copy(redis, owners)
+    rows = [entry.row for entry in state.sessions]
+    sessions = [copy.session(row) for row in rows]
+    write_rows(into, SESSIONS, sessions)
+    write_rows(into, OPEN, copy.open)
+    write_rows(into, UNACKNOWLEDGED, copy.unacknowledged)
+    write_rows(into, STORED, copy.stored(rows))
+    names = queue_names(redis)
+    write_rows(into, QUEUED, copy.queued(names))
+    write_rows(into, QUEUES, copy.queues)
+    return state.dispatcher_floor
 
 
 class _Copy:

@@ -36,16 +36,6 @@ class PastOrder(Struct, frozen=True, kw_only=True):
     tasks: int = 0
 
 
-def embedded_data(settings: Settings, on_kafka: str) -> Path:
-    """The data directory of a broker with the embedded log. Raises UserError, for a log in Kafka with `on_kafka`."""
-    data_dir = Path(settings.data_dir).absolute()
-    if settings.stores.log != SQLITE or noted_places(data_dir).is_on_servers:
-        raise UserError(on_kafka)
-    if not (data_dir / "broker.db").is_file():
-        raise UserError(f"{data_dir} is not the data directory of a broker; name it with --data-dir")
-    return data_dir
-
-
 def data_of(settings: Settings) -> Path:
     """The data directory of a broker, wherever its log is. Raises UserError."""
     data_dir = Path(settings.data_dir).absolute()
@@ -55,7 +45,11 @@ def data_of(settings: Settings) -> Path:
         )
     if settings.stores.log != SQLITE:
         return data_dir
-    return embedded_data(settings, f"stores.log: the message log of {data_dir} is in Kafka; {GIVE}")
+    if noted_places(data_dir).is_on_servers:
+        raise UserError(f"stores.log: the message log of {data_dir} is in Kafka; {GIVE}")
+    if not (data_dir / "broker.db").is_file():
+        raise UserError(f"{data_dir} is not the data directory of a broker; name it with --data-dir")
+    return data_dir
 
 
 def past_range(start_text: str, end_text: str) -> PastRange:

@@ -93,7 +93,7 @@ def run_audit(
         files = Path(work) / "audit"
         with (
             joins_in_little_memory(spark),
-            closing(_audit(spark, settings, places, wanted, files, copy)) as audit,
+            closing(_audit(spark, settings, places, wanted, work=files, copy=copy)) as audit,
         ):
             found = audit.run(into, progress)
     seconds = round(time.monotonic() - began, 3)
@@ -105,6 +105,7 @@ def _audit(
     settings: PipelineSettings,
     places: Places,
     wanted: PastRange,
+    *,
     work: Path,
     copy: Copy | None,
 ) -> "Audit":
@@ -113,13 +114,16 @@ def _audit(
         from embermq.pipeline.jobs.kafka_audit import KafkaAudit  # not in every installation
 
         assert copy is not None, "what is on servers is copied by who can ask them"
-        return KafkaAudit(spark, settings, settings.kafka, places, wanted, work, copy)
+        return KafkaAudit(spark, settings, places, wanted, kafka=settings.kafka, work=work, copy=copy)
     spark.dataSource.register(MessageLogSource)
     return EmbeddedAudit(spark, settings, places, wanted, work)
 
 
 class Audit(ABC):
     """One run. What it keeps meanwhile is in `work`."""
+
+    floors_are_positions = True
+    """Of sessions."""
 
     def __init__(self, spark: SparkSession, places: Places, wanted: PastRange, work: Path) -> None:
         self._spark = spark
@@ -333,7 +337,9 @@ class Audit(ABC):
         for part in parts[1:]:
             together = together.unionByName(part)
         uncounted = [
-            _uncounted(one) for one in accounts if one.is_checked and one.owed != one.passed + one.settled
+            _uncounted(one, one.floor if self.floors_are_positions else None)
+            for one in accounts
+            if one.is_checked and one.owed != one.passed + one.settled
         ]
         if uncounted:
             rows = [
@@ -458,15 +464,13 @@ def _totals(records: DataFrame) -> dict[str, Any]:
     return found
 
 
-def _uncounted(one: ApplicationAccount) -> Difference:
+def _uncounted(one: ApplicationAccount, until: int | None) -> Difference:
     missing = one.owed - one.passed - one.settled
     if missing > 0:
         note = f"of {one.owed:,} below offset {one.floor:,} so many were neither sent nor passed over"
     else:
         note = f"so many more than the {one.owed:,} that are known were sent below offset {one.floor:,}"
-    return Difference(
-        kind="not accounted for", who=one.client, until=one.floor, messages=abs(missing), note=note
-    )
+    return Difference(kind="not accounted for", who=one.client, until=until, messages=abs(missing), note=note)
 
 
 def _told(kind: Any, who: Any, offset: Any, **other: Any) -> list[Any]:

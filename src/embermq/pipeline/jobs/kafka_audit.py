@@ -18,7 +18,7 @@ from embermq.pipeline.errors import AuditError
 from embermq.pipeline.jobs.audit import UNCOUNTED, Audit, Copy
 from embermq.pipeline.jobs.kafka_kept_records import KafkaKeptRecords
 from embermq.pipeline.jobs.kafka_past_messages import KafkaPastMessages
-from embermq.pipeline.jobs.kafka_ranges import read_ranges
+from embermq.pipeline.jobs.kafka_ranges import CONSUMERS, read_ranges
 from embermq.pipeline.jobs.past_range import PastRange
 from embermq.pipeline.jobs.past_records import has_lake
 from embermq.pipeline.kafka_log import KafkaLog
@@ -40,15 +40,18 @@ LOGS_SHOWN = 10
 
 
 class KafkaAudit(Audit):
-    """Offsets are positions. Raises KafkaLogError."""
+    """Offsets are positions, but for a session's floor, which is one of its own log. Raises KafkaLogError."""
+
+    floors_are_positions = False
 
     def __init__(
         self,
         spark: SparkSession,
         settings: DriverSettings,
-        kafka: KafkaLog,
         places: Places,
         wanted: PastRange,
+        *,
+        kafka: KafkaLog,
         work: Path,
         copy: Copy,
     ) -> None:
@@ -62,7 +65,9 @@ class KafkaAudit(Audit):
         self._known: Positions = {}
         self._about: dict[int, Row] = {}
         """What of a session besides its count decides whether that can be checked."""
-        self._without_record = self._ended = 0
+        self._read = self._without_record = self._ended = 0
+        self._is_cut = False
+        """Whether a later partition does not begin with its first record."""
 
     def close(self) -> None:
         self._positions.close()
@@ -114,6 +119,7 @@ class KafkaAudit(Audit):
             "endingOffsets": "latest",
             "includeHeaders": "true",
             "failOnDataLoss": "false",  # what is trimmed meanwhile is below what a session says
+            "kafka.group.id": f"{self._kafka.prefix}-{CONSUMERS}",
         }
         return sources(self._spark.read.format("kafka").options(**options).load())
 
@@ -145,9 +151,11 @@ class KafkaAudit(Audit):
         )
         ranges = [one for one in kept.keep() if one.start < one.end]
         records = kept.read()
-        self._without_record = sum(one.end - one.start for one in ranges) - records.count()
+        self._read = records.count()
+        self._without_record = sum(one.end - one.start for one in ranges) - self._read
         if not ranges:
             return self._past.log_end, self._past.log_end, records
+        self._is_cut = any(one.start > 0 for one in ranges[1:])
         first, last = ranges[0], ranges[-1]
         return (
             position_of(first.partition, first.start),
@@ -162,7 +170,8 @@ class KafkaAudit(Audit):
     # What can be checked
 
     def _is_whole(self, totals: dict[str, Any], start: int, end: int) -> bool:
-        return not self._without_record and self._wanted.end is None
+        is_read = not self._without_record and bool(totals["records"] == self._read)
+        return is_read and not self._is_cut and self._wanted.end is None
 
     def _look_at(self, owed: DataFrame) -> None:
         about = owed.groupBy("generation").agg(

@@ -7,7 +7,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from embermq.pipeline.kafka_log import KafkaLog
 
-_CONSUMERS = "bulk"
+CONSUMERS = "bulk"
+"""What the name of their group ends with."""
 
 
 def read_ranges(
@@ -27,7 +28,7 @@ def read_ranges(
         "failOnDataLoss": "false",
         # Executors keep consumers by this name. With one of each batch's own, those of the batches before would
         # lie about for minutes, with what they have read ahead. No group has members, and none commits.
-        "kafka.group.id": f"{kafka.prefix}-{_CONSUMERS}",
+        "kafka.group.id": f"{kafka.prefix}-{CONSUMERS}",
     }
     return spark.read.format("kafka").options(**options).load()
 
