@@ -68,7 +68,7 @@ def test_clients_of_every_kind_go_on_where_they_were(
         busy = imports(source, BrokerProcess(tmp_path / "grown", settings=servers | SETTINGS))
         assert busy.returncode == 1
         assert "is in use by another broker" in busy.stderr
-        embedded.kill()
+        run(clients.killed(embedded))
 
     grown = BrokerProcess(tmp_path / "grown", settings=servers | SETTINGS)
     tried = imports(source, grown, "--dry-run", "--json")

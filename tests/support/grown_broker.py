@@ -75,6 +75,9 @@ class Clients:
         sharing = await entered(broker, SHARING)
         await sharing.subscribe(Subscription("$share/staff/office/#", 2))
         await leaves(sharing)
+        heir = await entered(broker, "heir")
+        await heir.subscribe(Subscription("last/#", 1))
+        await leaves(heir)
         await self._begins_to_receive(broker, DEVICE, self.device)
         await self._begins_to_receive(broker, APPLICATION, self.application)
 
@@ -87,6 +90,12 @@ class Clients:
         await self._retains(broker)
         await self._publishes_half(broker)
         await self._works(broker)
+
+    async def killed(self, broker: BrokerProcess) -> None:
+        """Together with a client that has left a will for a device."""
+        will = Will("last/words", b"gone", 1, False, None)
+        await MqttClient("mortal").connect(broker.port, properties=KEPT, will=will)
+        broker.kill()
 
     async def after(self, broker: BrokerProcess) -> None:
         """The same clients get what was owed to them, once and in order, and go on. A pipeline runs."""
@@ -106,6 +115,13 @@ class Clients:
         assert sorted(one.payload for one in member.messages) == [one for one, _ in numbered(0, 5)]
         await leaves(member)
         await self._works_on(broker)
+        heir = await entered(broker, "heir")
+        await wait_for(
+            lambda: heir.messages, 60, "the will of a client that was connected when its broker died"
+        )
+        await heir.ping()
+        assert [one.payload for one in heir.messages] == [b"gone"]
+        await leaves(heir)
         reader = MqttClient("reader")
         await reader.connect(broker.port)
         await reader.subscribe(Subscription("kept/#", 1))

@@ -8,20 +8,26 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from embermq.app.config import Settings
 from embermq.app.data_lock import held_data_dir
 from embermq.app.embedded import open_embedded
+from embermq.app.errors import UserError
+from embermq.app.places_noted import note_places
 from embermq.formats.log_record import Stamp, decode_record, encode_record, encode_stamps, is_addressed
 from embermq.model.application_positions import EarlyMark, ReaderPosition, StoredPositions
 from embermq.model.client_type import ClientType
 from embermq.model.message import Message
 from embermq.model.parked_message import ParkedChange, ParkedMessage, ParkedStage, ParkedState
-from embermq.model.session import SessionRow, SubscriptionRow
+from embermq.model.session import SessionRow, SubscriptionRow, WillRow
 from embermq.model.session_writes import QueueMark, QueueRow, QueueState
 from embermq.model.tick_writes import ApplicationMark, TickWrites
+from embermq.pipeline.sinks.sink_file import SinkFile
 from embermq.ports.errors import StoreError
 from embermq.ports.tick_store import Receipt
+from embermq.tools.embedded_import import archive, servers
+from embermq.tools.embedded_import.job import _Import
 from embermq.tools.embedded_import.owed import Owed, OwedRecord, ReaderPlaces
 from embermq.tools.embedded_import.source import EmbeddedSource, embedded_settings, repair
 from embermq.tools.embedded_import.writes import shared_groups, ticks_of
@@ -53,7 +59,9 @@ def stored() -> TickWrites:
         session(PUMP, "pump", ClientType.DEVICE),
         session(CREW, "$share/crew/a/#", ClientType.DEVICE),
     ]
-    for name in ("$share/crew/a/#", "$share/other/a/#", "$share/crew/$queue/jobs", "a/#"):
+    shared = "$share/crew/a/#"  # QoS 1, retain as published
+    writes.session.subscriptions.append((ANN, shared, SubscriptionRow(shared, 1 | 8, 6, 0)))
+    for name in ("$share/other/a/#", "$share/crew/$queue/jobs", "a/#"):
         writes.session.subscriptions.append((ANN, name, SubscriptionRow(name, 1, 0, 0)))
     writes.application_positions = {
         ANN: ReaderPosition("", 9, StoredPositions(0, 0)),
@@ -69,7 +77,7 @@ def stored() -> TickWrites:
         QueueRow(*at, 5, QueueState.SENT, 2, FAR_MS, (), record),
         QueueRow(PUMP, 131_072, -1, 0, QueueState.QUEUED, 1, FAR_MS, (), record),
         QueueRow(CREW, 65_536, 2, 0, QueueState.QUEUED, 1, FAR_MS, (), writes.records[2]),
-        QueueRow(CREW, 131_072, 3, 0, QueueState.QUEUED, 2 | 4, FAR_MS, (6,), encode_record(message(b"3"))),
+        QueueRow(CREW, 131_072, 3, 0, QueueState.QUEUED, 2 | 4, FAR_MS, (), encode_record(message(b"3"))),
     ]
     writes.session.queue_marks = [QueueMark(*at, QueueState.RELEASED, 5)]
     writes.parked = [
@@ -80,13 +88,31 @@ def stored() -> TickWrites:
     return writes
 
 
-async def fill(data_dir: Path, settings: Settings) -> None:
+def with_will() -> TickWrites:
+    """The broker died with a client whose will both others are to get: one that is away, and an application."""
+    writes = TickWrites(generation_reserved=RESERVED)
+    writes.session.sessions = [
+        session(ANN, "ann", ClientType.APPLICATION),
+        session(BOB, "bob", ClientType.DEVICE),
+        session(PUMP, "pump", ClientType.DEVICE),
+    ]
+    writes.session.subscriptions = [(one, "a/#", SubscriptionRow("a/#", 1, 0, 0)) for one in (ANN, PUMP)]
+    writes.application_positions = {ANN: ReaderPosition("", 0, StoredPositions())}
+    writes.session.wills = [(BOB, WillRow("bob", 0, encode_record(message(b"gone")), 0, "", ""))]
+    return writes
+
+
+async def store(data_dir: Path, settings: Settings, writes: TickWrites) -> None:
     loop = asyncio.get_running_loop()
     opened = open_embedded(data_dir, settings, loop.call_soon_threadsafe)
     logged: asyncio.Future[Receipt | StoreError] = loop.create_future()
-    opened.ticks.submit(stored(), logged.set_result)
+    opened.ticks.submit(writes, logged.set_result)
     assert isinstance(await logged, Receipt)
     opened.close()
+
+
+async def fill(data_dir: Path, settings: Settings, writes: TickWrites | None = None) -> None:
+    await store(data_dir, settings, writes or stored())
     with held_data_dir(data_dir) as lock:
         await repair(data_dir, settings, lock)
 
@@ -107,7 +133,7 @@ def test_applications_are_owed_what_they_have_not_settled_in_the_same_order_each
     source: EmbeddedSource,
 ) -> None:
     found = owed(source)
-    assert [dict(one.receivers) for one in found] == [{ANN: 1}, {BOB: 2}, {ANN: 1, BOB: 2}, {ANN: 2}]
+    assert [dict(one.receivers) for one in found] == [{ANN: 1}, {BOB: 2}, {ANN: 1, BOB: 2}, {ANN: 1}]
     records = [decode_record(one.record) for one in found]
     assert [one.message for one in records] == [message(b"%d" % number) for number in range(4)]
     assert all(is_addressed(one) for one in records)
@@ -117,7 +143,7 @@ def test_applications_are_owed_what_they_have_not_settled_in_the_same_order_each
         ["ann", "bob"],
         ["ann"],
     ]
-    assert records[3].stamps == (Stamp("ann", ANN, 2, True, (6,)),)
+    assert records[3].stamps == (Stamp("ann", ANN, 1, True, (6,)),)
     assert owed(source) == found
 
 
@@ -155,3 +181,72 @@ def test_a_shared_subscription_of_applications_is_a_group_that_nobody_has_had_be
     assert sorted(one.generation for one in groups) == [reserved, reserved + 1]
     assert {one.log_generation for one in groups} == {reserved}
     assert {one.since for one in groups} == {END}
+
+
+def test_wills_of_clients_that_died_with_their_broker_are_stored_for_all_who_are_to_get_them(
+    tmp_path: Path,
+) -> None:
+    settings = embedded_settings(Settings())
+    asyncio.run(fill(tmp_path, settings, with_will()))
+    with closing(EmbeddedSource(tmp_path, settings, lambda call: call())) as source:
+        assert source.state.wills == []
+        assert source.state.dispatcher_floor == source.log_end == 1
+        assert {one.row.client_id: one.queued for one in source.sessions()} == {"ann": 0, "bob": 0, "pump": 1}
+        assert [dict(one.receivers) for one in owed(source)] == [{ANN: 1}]
+
+
+def test_access_rules_hold_for_wills_that_the_repair_publishes(tmp_path: Path) -> None:
+    (tmp_path / "rules.toml").write_text('[[rule]]\ndeny = "publish"\ntopics = "a/b"\n')
+    rules = replace(Settings().authorization, rules=str(tmp_path / "rules.toml"))
+    settings = embedded_settings(replace(Settings(), authorization=rules))
+    asyncio.run(fill(tmp_path, settings, with_will()))
+    with closing(EmbeddedSource(tmp_path, settings, lambda call: call())) as source:
+        assert (source.state.wills, source.log_end) == ([], 0)
+
+
+def test_an_import_that_has_begun_goes_on_with_what_was_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings, source_dir = Settings(), tmp_path / "old"
+    source_dir.mkdir()
+    asyncio.run(store(source_dir, embedded_settings(settings), with_will()))
+    monkeypatch.setattr(servers, "begun_import", lambda _settings: servers.ImportNote(1, 1))
+    job = _Import(source_dir, tmp_path / "new", settings, frozenset(), lambda _done, _total: None)
+    with held_data_dir(source_dir) as lock:
+        found = asyncio.run(job.run(lock, dry_run=True))
+    assert found.counts["wills"] == 1
+
+
+def test_accounts_on_another_server_than_the_new_brokers_are_refused_by_name(
+    tmp_path: Path, source: EmbeddedSource
+) -> None:
+    def stores(static: str) -> Settings:
+        return replace(Settings(), stores=replace(Settings().stores, static=static))
+
+    note_places(tmp_path, stores("postgresql://u@a.example/one"))
+
+    def check(static: str) -> None:
+        job = _Import(tmp_path, tmp_path / "new", stores(static), frozenset(), lambda _done, _total: None)
+        job._check_kinds(source)
+
+    check("postgresql://u@a.example/one")
+    for other in ("sqlite", "postgresql://u@b.example/one"):
+        with pytest.raises(UserError, match=r"are in postgresql://u@a\.example/one"):
+            check(other)
+
+
+def test_an_archive_that_has_let_go_of_messages_since_they_were_copied_is_all_there(tmp_path: Path) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    old.mkdir()
+    new.mkdir()
+    with closing(SinkFile(old / "messages.db", "archive", ("embermq.formats", "messages.sql"))) as file:
+        with file.transaction() as connection:
+            connection.executemany(
+                'INSERT INTO message ("offset", topic, accepted_ms, qos, retain, publisher, version, payload)'
+                " VALUES (?, 'a/b', 1, 1, 0, 'somebody', 5, x'01')",
+                [(offset,) for offset in range(5)],
+            )
+        assert archive.carry_archive(old, new, lambda _copied: None) == archive.archived(old) == 5
+        with file.transaction() as connection:
+            connection.execute('DELETE FROM message WHERE "offset" < 2')
+    assert archive.carry_archive(old, new, lambda _copied: None) == archive.archived(old) == 3

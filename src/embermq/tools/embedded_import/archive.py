@@ -22,7 +22,10 @@ _COPY = f"""
 INSERT OR IGNORE INTO kafka_message ({_NAMES})
 SELECT {_NAMES} FROM old.message WHERE "offset" > ? AND "offset" <= ?
 """
-_THERE = 'SELECT COUNT(*) FROM kafka_message WHERE "partition" = 0'
+_THERE = """
+SELECT COUNT(*) FROM kafka_message AS copied
+WHERE "partition" = 0 AND EXISTS (SELECT 1 FROM old.message WHERE "offset" = copied."offset")
+"""
 
 
 def archived(data_dir: Path) -> int:
@@ -43,7 +46,8 @@ def behind(data_dir: Path, log_end: int) -> int:
 
 
 def carry_archive(source_dir: Path, target_dir: Path, told: Callable[[int], None]) -> int:
-    """Copy what is not there yet; returns how many of them are there. `told` gets how many came in each step."""
+    """Copy what is not there yet; returns how many of them are there. What was copied before stays, if the old archive
+    has let go of it since. `told` gets how many came in each step."""
     target = Places(target_dir).messages
     with closing(SinkFile(target, f"{ARCHIVE};0", ("embermq.formats", "kafka_messages.sql"))) as file:
         file.connection.execute("ATTACH DATABASE ? AS old", (str(Places(source_dir).messages),))

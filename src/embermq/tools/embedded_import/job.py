@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -117,6 +117,8 @@ class _Import:
         # The clients of the servers are not in every installation.
         from embermq.tools.embedded_import.servers import begun_import, check_empty
 
+        settings = embedded_settings(self._settings)
+        # One that has begun is of what is there: what only time has made of it since is for the new broker to see.
         if begun_import(self._settings) is None:
             noted = noted_places(self._source_dir)
             if noted.is_on_servers:
@@ -125,8 +127,7 @@ class _Import:
                     f"To import it into others, remove {self._source_dir / PLACES}"
                 )
             check_empty(self._settings)
-        settings = embedded_settings(self._settings)
-        await repair(self._source_dir, settings, lock)
+            await repair(self._source_dir, settings, lock)
         source = EmbeddedSource(self._source_dir, settings, asyncio.get_running_loop().call_soon_threadsafe)
         with closing(source):
             self._check_kinds(source)
@@ -159,7 +160,7 @@ class _Import:
                     f"--data-dir, when you say --leave {kind}"
                 )
         static = noted_places(self._source_dir).static
-        if in_files and static not in ("", SQLITE):
+        if static not in ("", SQLITE, self._settings.stores.shown().static):
             raise UserError(f"stores.static: the accounts of {self._source_dir} are in {static}; name it")
 
     def _archived(self) -> int:
@@ -169,6 +170,7 @@ class _Import:
         """Reads all that is there once. Raises UserError for messages that Kafka would not take."""
         counts = Counts({"accounts": len(self._accounts()), "archived messages": self._archived()})
         state = source.state
+        self._seen.add(source.log_end)
         for one in source.sessions():
             self._seen.add(one)
             counts.add("sessions")
@@ -233,7 +235,7 @@ class _Import:
             state.begin(ImportNote(source.identity, self._seen.value))
             log = NewLog(self._settings, post)
             try:
-                there = Counts({"accounts": self._carry_accounts()})
+                there = Counts()
                 if counts["archived messages"]:
                     told = partial(self._tell, total)
                     there.add(
@@ -254,7 +256,11 @@ class _Import:
                 generations = source.state.generation_reserved + groups
                 state.note_end(end, generations, source.next_queue_generation())
                 found = Counts({**state.count(), **{kind: n for kind, n in there.items() if n}})
-                self._finish(state, log, counts, found)
+                self._compare({**counts, "accounts": 0}, found)
+                # Last, so that a run that goes on does not find what accounts were when one before was broken off.
+                found["accounts"] = self._carry_accounts()
+                self._compare(counts, found)
+                self._finish(state, log)
             finally:
                 log.close()
         finally:
@@ -262,15 +268,17 @@ class _Import:
         self._progress(total, total)
         return found
 
-    def _finish(self, state: NewState, log: NewLog, counts: Counts, found: Counts) -> None:
+    def _compare(self, counts: Mapping[str, int], found: Counts) -> None:
         differing = [
             f"{found[kind]} of {count} {kind}" for kind, count in counts.items() if found[kind] != count
         ]
         if differing:
             raise StoreError(
                 f"not all came over: {', '.join(differing)} are there. No broker starts on it; begin anew with an "
-                "empty Redis and another kafka.prefix"
+                f"empty Redis, another kafka.prefix and without {self._target_dir}"
             )
+
+    def _finish(self, state: NewState, log: NewLog) -> None:
         self._copy_files()
         note_places(self._source_dir, self._settings)
         if not noted_places(self._source_dir).is_on_servers:

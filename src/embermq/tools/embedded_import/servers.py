@@ -260,7 +260,7 @@ def another(found: ImportNote, wanted: ImportNote) -> str:
     )
     return (
         f"stores.session: an import into it was broken off, and {what}: begin anew with an empty Redis (FLUSHDB, in a "
-        "cluster on each master) and another kafka.prefix"
+        "cluster on each master), another kafka.prefix and another --data-dir"
     )
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
+from embermq.access.authorization.rule_set import RuleSet
 from embermq.adapters.sqlite.application_log import SqliteApplicationLog
 from embermq.adapters.sqlite.connection import log_identity, open_writer
 from embermq.adapters.sqlite.device_queue import SqliteDeviceQueue
@@ -21,6 +22,7 @@ from embermq.adapters.sqlite.queue_store import SqliteQueueStore
 from embermq.adapters.sqlite.reader_positions import SqliteReaderPositions
 from embermq.adapters.sqlite.sessions import SqliteSessionStore
 from embermq.adapters.sqlite.tick_tables import TickTables
+from embermq.app.authorization import RuleFiles
 from embermq.app.config import Settings
 from embermq.app.data_lock import DataLock
 from embermq.app.embedded import DATABASE, open_embedded
@@ -32,7 +34,7 @@ from embermq.formats.log_record import RecordError, decode_record, split_batch
 from embermq.model.client_type import ClientType
 from embermq.model.parked_message import ParkedMessage, ParkedState
 from embermq.model.queue_rows import StoredQueue
-from embermq.model.session import RetainedRow, SessionRow
+from embermq.model.session import RetainedRow, SessionRow, SubscriptionRow
 from embermq.model.session_writes import QueueRow
 from embermq.ports.errors import StoreError
 from embermq.ports.reader_positions import StoredReader
@@ -44,6 +46,10 @@ READ_RECORDS = 1_000
 READ_BYTES = 4 * 1024 * 1024
 PAGE = 500
 ENTRIES_AT_ONCE = 10_000
+STARTS_MAX = 10
+"""For one repair: what a start leaves to the next one ends after two or three."""
+QOS, RETAIN = 3, 4
+"""Of the flags of a stored message; RETAIN of a subscription's options (Retain As Published) is one bit further up."""
 _MORE = 1 << 30
 
 
@@ -54,19 +60,30 @@ def embedded_settings(settings: Settings) -> Settings:
 
 
 async def repair(data_dir: Path, settings: Settings, lock: DataLock) -> None:
-    """What a start would do: what a crash left is stored, so that nothing is owed to anybody by the log alone. Raises
-    StoreError."""
+    """What a start would do: what a crash left is stored, so that nothing is owed to anybody by the log alone. What one
+    start publishes, as wills that are due, the next one has for the clients that are to get it. Raises StoreError,
+    RulesFileError."""
+    rules = RuleFiles(settings.authorization).read()
+    for _ in range(STARTS_MAX):
+        if not await _repaired(data_dir, settings, rules, lock):
+            return
+
+
+async def _repaired(data_dir: Path, settings: Settings, rules: RuleSet | None, lock: DataLock) -> bool:
+    """Whether there was anything to store."""
     loop = asyncio.get_running_loop()
     found_log = partial(lock.note_log, accept_loss=False)
-    opened = open_embedded(data_dir, settings, loop.call_soon_threadsafe, found_log=found_log)
+    opened = open_embedded(data_dir, settings, loop.call_soon_threadsafe, rules, found_log=found_log)
     try:
         batch = opened.broker.state.tick.take()
-        if not batch.writes.is_empty():
-            logged: asyncio.Future[Receipt | StoreError] = loop.create_future()
-            opened.ticks.submit(batch.writes, logged.set_result)
-            result = await logged
-            if isinstance(result, StoreError):
-                raise result
+        if batch.writes.is_empty():
+            return False
+        logged: asyncio.Future[Receipt | StoreError] = loop.create_future()
+        opened.ticks.submit(batch.writes, logged.set_result)
+        result = await logged
+        if isinstance(result, StoreError):
+            raise result
+        return True
     finally:
         opened.close()
 
@@ -173,7 +190,10 @@ class EmbeddedSource:
         }
         owed = {generation: self._carried(generation, floor) for generation, floor in floors.items()}
         self._add_stamped(owed, floors)
-        given = self._given({generation: set(positions) for generation, positions in owed.items()})
+        sharing = {member for members in self._shared_out.values() for member in members}
+        given = {generation: {} for generation in owed} | self._given(
+            {generation: set(owed[generation]) for generation in sharing}
+        )
         return [
             Application(
                 row,
@@ -189,32 +209,33 @@ class EmbeddedSource:
         return (one for one in self.state.sessions if one.row.generation not in self._shared_out)
 
     @cached_property
-    def _shared_out(self) -> dict[int, list[int]]:
-        """These queues, by generation, and the generations of the members."""
-        members: dict[str, list[SessionRow]] = {}
+    def _shared_out(self) -> dict[int, dict[int, SubscriptionRow]]:
+        """These queues, by generation, and what their members are granted, by the generation of these."""
+        members: dict[str, list[tuple[SessionRow, SubscriptionRow]]] = {}
         for one in self.state.sessions:
             for subscription in one.subscriptions:
                 if is_queue_name(subscription.topic_filter):
-                    members.setdefault(subscription.topic_filter, []).append(one.row)
+                    members.setdefault(subscription.topic_filter, []).append((one.row, subscription))
         return {
-            one.row.generation: sorted(row.generation for row in rows)
+            one.row.generation: {row.generation: granted for row, granted in sorted(rows, key=_by_generation)}
             for one in self.state.sessions
             if is_queue_name(one.row.client_id)
             and (rows := members.get(one.row.client_id))
-            and all(row.client_type is ClientType.APPLICATION for row in rows)
+            and all(row.client_type is ClientType.APPLICATION for row, _ in rows)
         }
 
     def _given(self, owed: dict[int, set[int]]) -> dict[int, dict[int, QueueRow]]:
         """What waits for a shared subscription goes to its members in turn: one has to get each message. Who is owed
-        the same one otherwise gets that alone."""
+        the same one otherwise gets that alone. Nothing is kept for a member that was granted QoS 0."""
         found: dict[int, dict[int, QueueRow]] = {generation: {} for generation in owed}
-        for queue, members in self._shared_out.items():
+        for queue, granted in self._shared_out.items():
+            members = [one for one, subscription in granted.items() if subscription.options & QOS]
             for number, row in enumerate(self.stored(queue)):
                 turn = [members[(number + step) % len(members)] for step in range(len(members))]
                 free = [one for one in turn if row.offset not in owed[one]]
                 if free:
                     owed[free[0]].add(row.offset)
-                    found[free[0]][row.offset] = row
+                    found[free[0]][row.offset] = _for_member(row, granted[free[0]])
         return found
 
     def bodies(self, generation: int) -> Bodies:
@@ -260,3 +281,14 @@ class EmbeddedSource:
         self._bodies.close()
         self._application_log.close()
         self._log_side.close()
+
+
+def _by_generation(member: tuple[SessionRow, SubscriptionRow]) -> int:
+    return member[0].generation
+
+
+def _for_member(row: QueueRow, subscription: SubscriptionRow) -> QueueRow:
+    """A queue has messages as they were published; a member gets them as its subscription says."""
+    qos = min(row.flags & QOS, subscription.options & QOS)
+    identifiers = (subscription.identifier,) if subscription.identifier else ()
+    return replace(row, flags=qos | row.flags & RETAIN & subscription.options >> 1, identifiers=identifiers)
