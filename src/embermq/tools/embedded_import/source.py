@@ -191,15 +191,13 @@ class EmbeddedSource:
         owed = {generation: self._carried(generation, floor) for generation, floor in floors.items()}
         self._add_stamped(owed, floors)
         sharing = {member for members in self._shared_out.values() for member in members}
-        given = {generation: {} for generation in owed} | self._given(
-            {generation: set(owed[generation]) for generation in sharing}
-        )
+        given = self._given({generation: set(owed[generation]) for generation in sharing})
         return [
             Application(
                 row,
                 readers[row.generation],
-                array("q", sorted([*owed[row.generation], *given[row.generation]])),
-                given[row.generation],
+                array("q", sorted([*owed[row.generation], *given.get(row.generation, ())])),
+                given.get(row.generation, {}),
             )
             for row in rows
         ]
