@@ -46,8 +46,6 @@ READ_RECORDS = 1_000
 READ_BYTES = 4 * 1024 * 1024
 PAGE = 500
 ENTRIES_AT_ONCE = 10_000
-STARTS_MAX = 10
-"""For one repair: what a start leaves to the next one ends after two or three."""
 QOS, RETAIN = 3, 4
 """Of the flags of a stored message; RETAIN of a subscription's options (Retain As Published) is one bit further up."""
 _MORE = 1 << 30
@@ -64,13 +62,12 @@ async def repair(data_dir: Path, settings: Settings, lock: DataLock) -> None:
     start publishes, as wills that are due, the next one has for the clients that are to get it. Raises StoreError,
     RulesFileError."""
     rules = RuleFiles(settings.authorization).read()
-    for _ in range(STARTS_MAX):
-        if not await _repaired(data_dir, settings, rules, lock):
-            return
+    while await _repaired(data_dir, settings, rules, lock):
+        pass
 
 
 async def _repaired(data_dir: Path, settings: Settings, rules: RuleSet | None, lock: DataLock) -> bool:
-    """Whether there was anything to store."""
+    """Whether it has published anything, for the next one to store with those who are to get it."""
     loop = asyncio.get_running_loop()
     found_log = partial(lock.note_log, accept_loss=False)
     opened = open_embedded(data_dir, settings, loop.call_soon_threadsafe, rules, found_log=found_log)
@@ -83,7 +80,7 @@ async def _repaired(data_dir: Path, settings: Settings, rules: RuleSet | None, l
         result = await logged
         if isinstance(result, StoreError):
             raise result
-        return True
+        return bool(batch.writes.records)
     finally:
         opened.close()
 
