@@ -276,6 +276,7 @@ def test_unsubscribe_leaves_the_group_and_what_is_unsettled_goes_to_others(broke
         assert await first.unsubscribe(topic, topic) == (0, 0x11)
         again = await second.next()
         assert (again.id, again.count) == (taken.id, 2)
+        await second.acks(again)
         await first.enqueues(topic, b"n")
         assert (await second.next()).payload == b"n"
         await first.gets_nothing()
