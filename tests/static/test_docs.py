@@ -200,7 +200,7 @@ def metrics_text() -> str:
             retention=retention,
             pipeline=pipeline,
             supervisor=SupervisorStatistics("running", 1, 0, ""),
-            session_store=SessionStoreStatistics("", 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0),
+            session_store=SessionStoreStatistics("", 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0),
             alerts=AlertStatistics(sent=0, failed=0, refused=0, dropped=0, waiting=0),
             receipts=ReceiptStatistics(0, 0, 0),
         )

@@ -20,7 +20,7 @@ from embermq.cluster.members import Members, sessions_of
 from embermq.cluster.statistics import ClusterStatistics, PeerStatistics
 from embermq.edge.member_links import MemberLinks
 from embermq.edge.node_link import Homes
-from embermq.edge.node_messages import Moved, NodeSender
+from embermq.edge.node_messages import Far, Moved, NodeSender
 from embermq.edge.settings import Address
 from embermq.formats.log_record import RecordError, decode_record, slot_in, split_batch
 from embermq.intake.broker import Broker
@@ -61,6 +61,7 @@ class Peers:
         self.members = Members(broker.state, slot, settings.cluster.slots, self._call, self._confirm)
         self.members_of = partial(sessions_of, broker.state, slots=settings.cluster.slots)
         """Sessions here of a slot's clients."""
+        self._system = broker.system
         share = broker.state.share
         share.catch_up, share.members = self._catch_up, self.members
         self._slot = slot
@@ -98,6 +99,7 @@ class Peers:
             links.leave_node(slot, address)
 
         sender = self._sender = NodeSender(homes, tuple(self._logs), left)
+        self._system.others = sender.figures
         sender.start()
         links.start(self.members)
         for member in self._early:
@@ -125,17 +127,23 @@ class Peers:
         )
 
     def _peer(self, slot: int) -> PeerStatistics:
-        sender = self._sender
-        waiting = sender.waiting_bytes(slot) if sender is not None else None
-        sent, size = sender.sent[slot] if sender is not None else (0, 0)
+        far = self._sender.far[slot] if self._sender is not None else Far()
+        waiting = far.waiting_bytes
         return PeerStatistics(
             slot=slot,
             is_connected=waiting is not None,
-            sent=sent,
-            sent_bytes=size,
+            sent=far.sent,
+            sent_bytes=far.sent_bytes,
             waiting_bytes=waiting or 0,
             taken=self.inflow.taken.get(slot, 0),
+            round_trips=far.round_trips.snapshot(),
+            away=far.away.snapshot(),
+            failovers=far.failovers,
         )
+
+    def figures(self) -> Mapping[str, int]:
+        """Of this node, for the others."""
+        return self._system.figures
 
     @property
     def failing(self) -> str:

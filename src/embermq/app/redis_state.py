@@ -112,4 +112,5 @@ class RedisState:
             connections=link.connections,
             resent=link.resent,
             settling_let_go=link.settling_let_go,
+            former_ended=self.notes.former_ended,
         )

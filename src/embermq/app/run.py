@@ -423,7 +423,12 @@ class _Application:
         try:
             asked = AskedByNodes(desks, self._trail)
             await server.open_for_nodes(
-                address, self._cluster.slot, peers.inflow.take_unstored, peers.members_of, asked.do
+                address,
+                self._cluster.slot,
+                take=peers.inflow.take_unstored,
+                members_of=peers.members_of,
+                do=asked.do,
+                figures=peers.figures,
             )
         except TlsFileError as error:
             raise StartError(f"cluster.{error.name}: {error}") from error

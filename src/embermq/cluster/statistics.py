@@ -6,11 +6,14 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
+from embermq.model.durations import DurationCounts
+
 
 class PeerStatistics(Struct, frozen=True, kw_only=True):
     """Of the node that has `slot`. Of messages of QoS 0: `sent` and `sent_bytes` went to it since this node began to
     serve, `waiting_bytes` it has not read yet. `taken` of its log's messages got a record here, or were delivered
-    without one."""
+    without one. `away`: how long nothing was heard of a node until the slot had one again that answers; `failovers`
+    times it was another one."""
 
     slot: int
     is_connected: bool
@@ -18,6 +21,9 @@ class PeerStatistics(Struct, frozen=True, kw_only=True):
     sent_bytes: int
     waiting_bytes: int
     taken: int
+    round_trips: DurationCounts
+    away: DurationCounts
+    failovers: int
 
 
 class ClusterStatistics(Struct, frozen=True, kw_only=True):

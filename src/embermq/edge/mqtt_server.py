@@ -1,7 +1,7 @@
 """Listeners for MQTT, and their orderly end."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 
@@ -68,13 +68,15 @@ class MqttServer:
         self,
         address: Address,
         slot: int,
+        *,
         take: Callable[[bytes], None],
         members_of: Callable[[int], list[str]],
         do: Operate,
+        figures: Callable[[], Mapping[str, int]],
     ) -> None:
         """Listen for other nodes, which hand over clients of this node's slot; `take` gets records of messages that
         they send, `members_of` names sessions here of another slot's clients, `do` does what operators ask of other
-        nodes. Raises OSError, TlsFileError."""
+        nodes, `figures` are this node's. Raises OSError, TlsFileError."""
         assert self._homes is not None, "there is a cluster"
         listener = node_listener(address, self._homes.tls)
         context = context_of(listener)
@@ -88,7 +90,9 @@ class MqttServer:
         )
         listening = Listening(
             await bind(address, ""),
-            partial(NodeDoor, self._homes, slot, door, take=take, members_of=members_of, do=do),
+            partial(
+                NodeDoor, self._homes, slot, door, take=take, members_of=members_of, do=do, figures=figures
+            ),
             door.admission,
             self._node_handshakes,
             handshake_s=self._settings.connect_timeout_s,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from copy import copy
 from functools import partial
 from hashlib import sha256
@@ -130,7 +130,9 @@ class NodeDoor(asyncio.Protocol):
         take: Callable[[bytes], None],
         members_of: Callable[[int], list[str]],
         do: Operate,
+        figures: Callable[[], Mapping[str, int]],
     ) -> None:
+        self._figures = figures
         self._members_of = members_of
         self._do = do
         self._homes = homes
@@ -172,7 +174,7 @@ class NodeDoor(asyncio.Protocol):
             return
         if isinstance(introduced, Messages):
             self._stop_timer()
-            following = NodeMessages(self._take, self._end_messages)
+            following = NodeMessages(self._take, self._tell_figures, self._end_messages)
             transport.set_protocol(following)
             following.data_received(rest)
             return
@@ -254,6 +256,11 @@ class NodeDoor(asyncio.Protocol):
         self._stop()
         self._door.admission.leave(self._place)
 
+    def _tell_figures(self) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            told = msgspec.json.encode(self._figures())
+            self._transport.write(len(told).to_bytes(SIZE_BYTES) + told)
+
     def _end_messages(self) -> None:
         self.connection_lost(None)
 
@@ -273,10 +280,13 @@ class NodeDoor(asyncio.Protocol):
 
 
 class NodeMessages(asyncio.Protocol):
-    """Records of messages that another node sends, each behind its length."""
+    """Records of messages that another node sends, each behind its length; one that is empty is `asked`."""
 
-    def __init__(self, take: Callable[[bytes], None], ended: Callable[[], None]) -> None:
+    def __init__(
+        self, take: Callable[[bytes], None], asked: Callable[[], None], ended: Callable[[], None]
+    ) -> None:
         self._take = take
+        self._asked = asked
         self._ended = ended
         self._held = b""
 
@@ -287,7 +297,10 @@ class NodeMessages(asyncio.Protocol):
             end = at + SIZE_BYTES + int.from_bytes(held[at : at + SIZE_BYTES])
             if end > len(held):
                 break
-            self._take(held[at + SIZE_BYTES : end])
+            if end == at + SIZE_BYTES:
+                self._asked()
+            else:
+                self._take(held[at + SIZE_BYTES : end])
             at = end
         self._held = held[at:]
 

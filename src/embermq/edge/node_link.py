@@ -3,9 +3,10 @@ a client be a member of groups of the other.
 
 Who is called begins with `NONCE_BYTES` that are random. The caller answers with an introduction: four bytes of length,
 what is to come as JSON, and an HMAC over both by the secret that the nodes have in common. Of a client its own bytes
-follow, and answers come back, as they are. Of messages their records follow, each behind four bytes of its length. A
-member speaks MQTT 5 from then on. Who asks for member sessions gets their ids as JSON, behind four bytes of length.
-What an operator asks of another node follows, too, and its answer comes behind four bytes of length.
+follow, and answers come back, as they are. Of messages their records follow, each behind four bytes of its length; one
+that is empty is answered, behind four bytes of length. A member speaks MQTT 5 from then on. Who asks for member
+sessions gets their ids as JSON, behind four bytes of length. What an operator asks of another node follows, too, and
+its answer comes behind four bytes of length.
 """
 
 from __future__ import annotations
@@ -223,19 +224,37 @@ async def ask_node(
         far.abort()
 
 
-class _Answer(NonceReader):
-    """What comes behind its length."""
+class AnswerReader(NonceReader):
+    """What comes behind its length, one after the other."""
+
+    def __init__(self, nonce: asyncio.Future[bytes]) -> None:
+        super().__init__(nonce)
+        self._held = bytearray()
+
+    def take(self, data: bytes) -> None:
+        held = self._held
+        held += data
+        while len(held) >= SIZE_BYTES and len(held) >= (
+            end := SIZE_BYTES + int.from_bytes(held[:SIZE_BYTES])
+        ):
+            answer = bytes(held[SIZE_BYTES:end])
+            del held[:end]
+            self.answered(answer)
+
+    def answered(self, answer: bytes) -> None:
+        """One of them is whole."""
+
+
+class _Answer(AnswerReader):
+    """The first one."""
 
     def __init__(self, answer: asyncio.Future[bytes], nonce: asyncio.Future[bytes]) -> None:
         super().__init__(nonce)
         self._answer = answer
-        self._held = bytearray()
 
-    def take(self, data: bytes) -> None:
-        self._held += data
-        end = SIZE_BYTES + int.from_bytes(self._held[:SIZE_BYTES])
-        if len(self._held) >= max(SIZE_BYTES, end) and not self._answer.done():
-            self._answer.set_result(bytes(self._held[SIZE_BYTES:end]))
+    def answered(self, answer: bytes) -> None:
+        if not self._answer.done():
+            self._answer.set_result(answer)
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)

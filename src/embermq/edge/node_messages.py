@@ -1,17 +1,30 @@
 """Messages of QoS 0 on their way to the other nodes of a cluster: no log has them, so they go from node to node.
 
 As always with QoS 0, what cannot go now is dropped: while a node is away or too slow, and while it is looked for.
+A record without a byte asks whether the node is there; it answers, behind all that came before, with its figures.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from embermq.edge.node_link import SIZE_BYTES, Homes, Messages, NonceReader, call_node, encode_introduction
+import msgspec
+from msgspec import Struct, field
+
+from embermq.edge.node_link import (
+    SIZE_BYTES,
+    AnswerReader,
+    Homes,
+    Messages,
+    call_node,
+    encode_introduction,
+)
 from embermq.edge.settings import Address
 from embermq.formats.log_record import encode_record
+from embermq.model.durations import Durations
 from embermq.model.message import Message
 
 RETRY_S = 0.5
@@ -20,6 +33,60 @@ UNSENT_BYTES_MAX = 8 * 1024 * 1024
 
 Moved = Callable[[int, Address], object]
 """Told of a slot and the node that had it."""
+ARE_YOU_THERE = bytes(SIZE_BYTES)
+
+
+class Far(Struct, eq=False):
+    """The node of a slot. `sent` messages went to it, of `sent_bytes`. `node` is the one that was heard of last, at
+    `heard_s`; `asked_s` is when it was asked what it has not answered yet. `away`: how long nothing was heard until the
+    slot had a node again; `failovers` times it was another one. `figures` are those it has told of itself."""
+
+    transport: asyncio.Transport | None = None
+    sent: int = 0
+    sent_bytes: int = 0
+    node: Address | None = None
+    heard_s: float = 0.0
+    asked_s: float | None = None
+    round_trips: Durations = field(default_factory=Durations)
+    away: Durations = field(default_factory=Durations)
+    failovers: int = 0
+    figures: Mapping[str, int] = {}
+
+    @property
+    def waiting_bytes(self) -> int | None:
+        """What it has not read yet; None while there is no connection to it."""
+        far = self.transport
+        return None if far is None or far.is_closing() else far.get_write_buffer_size()
+
+    def begins(self, transport: asyncio.Transport, node: Address, now_s: float) -> None:
+        """There is a connection to it."""
+        self.transport, self.asked_s, self.figures = transport, None, {}
+        if self.node is not None:
+            self.away.add(now_s - self.heard_s)
+            self.failovers += node != self.node
+        self.node, self.heard_s = node, now_s
+
+    def ask(self, now_s: float) -> None:
+        """Whether it is there, unless it is asked already."""
+        if self.asked_s is None and self.transport is not None:
+            self.asked_s = now_s
+            self.transport.write(ARE_YOU_THERE)
+
+    def answered(self, told: bytes, now_s: float) -> None:
+        """It is there."""
+        if self.asked_s is not None:
+            self.round_trips.add(now_s - self.asked_s)
+        self.asked_s, self.heard_s = None, now_s
+        try:
+            self.figures = msgspec.json.decode(told, type=dict[str, int])
+        except msgspec.MsgspecError:  # a later version
+            self.figures = {}
+
+    def ended(self, now_s: float | None) -> None:
+        """The connection is over: by what the node did now, or None when it had said nothing any more."""
+        self.transport = None
+        if now_s is not None:
+            self.heard_s = now_s
 
 
 class NodeSender:
@@ -29,13 +96,11 @@ class NodeSender:
         self._homes = homes
         self._moved = moved
         self._slots = slots
-        self._far: dict[int, asyncio.Transport] = {}
+        self.far = {slot: Far() for slot in slots}
         self._out: list[bytes] = []
         self._tasks: list[asyncio.Task[None]] = []
         self.dropped = 0
         """Messages that did not go to a node, each node counted."""
-        self.sent: dict[int, tuple[int, int]] = dict.fromkeys(slots, (0, 0))
-        """By slot the messages that went to its node, and their bytes."""
 
     def start(self) -> None:
         """Look for the nodes, on the running loop."""
@@ -52,22 +117,22 @@ class NodeSender:
     def _flush(self) -> None:
         out, self._out = self._out, []
         packed = b"".join(out)
-        for slot in self._slots:
-            far = self._far.get(slot)
-            if far is None or far.is_closing() or far.get_write_buffer_size() > UNSENT_BYTES_MAX:
+        for far in self.far.values():
+            waiting = far.waiting_bytes
+            if waiting is None or far.transport is None or waiting > UNSENT_BYTES_MAX:
                 self.dropped += len(out) // 2
             else:
-                far.write(packed)
-                messages, size = self.sent[slot]
-                self.sent[slot] = messages + len(out) // 2, size + len(packed)
+                far.transport.write(packed)
+                far.sent += len(out) // 2
+                far.sent_bytes += len(packed)
 
-    def waiting_bytes(self, slot: int) -> int | None:
-        """What the node of a slot has not read yet; None while there is no connection to it."""
-        far = self._far.get(slot)
-        return None if far is None or far.is_closing() else far.get_write_buffer_size()
+    def figures(self) -> list[Mapping[str, int] | None]:
+        """What each node has told of itself; None for one to which there is no connection."""
+        return [None if far.waiting_bytes is None else far.figures for far in self.far.values()]
 
     async def _keep_connected(self, slot: int) -> None:
         before: Address | None = None
+        here = self.far[slot]
         while True:
             address = self._homes.address_of(slot)
             if before is not None and address != before:
@@ -76,15 +141,16 @@ class NodeSender:
             if address is not None:
                 ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
                 try:
-                    far, nonce = await call_node(address, self._homes.tls, partial(_Ending, ended))
+                    far, nonce = await call_node(address, self._homes.tls, partial(_Ending, here, ended))
                     far.write(encode_introduction(Messages(slot=slot), nonce, self._homes.secret()))
-                    self._far[slot] = far
+                    here.begins(far, address, time.monotonic())
                     while not ended.done() and self._homes.address_of(slot) == address:
+                        here.ask(time.monotonic())
                         await asyncio.wait([ended], timeout=RETRY_S)
+                    here.ended(time.monotonic() if ended.done() else None)
                     far.abort()  # one that stands still says nothing, and another one has its slot by now
                 except (OSError, EOFError):
                     pass  # its clients hear of it when they are looked for
-                self._far.pop(slot, None)
                 if self._homes.address_of(slot) != address:
                     continue
             await asyncio.sleep(RETRY_S)
@@ -92,16 +158,21 @@ class NodeSender:
     def close(self) -> None:
         for task in self._tasks:
             task.cancel()
-        for far in self._far.values():
-            far.close()
+        for far in self.far.values():
+            if far.transport is not None:
+                far.transport.close()
 
 
-class _Ending(NonceReader):
-    """Tells of the end of the connection; nothing is answered."""
+class _Ending(AnswerReader):
+    """Tells of answers, and of the end of the connection."""
 
-    def __init__(self, ended: asyncio.Future[None], nonce: asyncio.Future[bytes]) -> None:
+    def __init__(self, far: Far, ended: asyncio.Future[None], nonce: asyncio.Future[bytes]) -> None:
         super().__init__(nonce)
+        self._far = far
         self._over = ended
+
+    def answered(self, answer: bytes) -> None:
+        self._far.answered(answer, time.monotonic())
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)

@@ -1,11 +1,11 @@
-"""Topics below $SYS: what the broker says of itself, under the names that Mosquitto has made usual.
+"""Topics below $SYS: what the broker says of itself, under the names that Mosquitto has made usual, and of its cluster.
 
 They are made anew at an interval, and those that changed are published with QoS 0 to whoever has subscribed to them by
 a filter that begins with $SYS [MQTT-4.7.2-1]. A new subscription finds the present ones as it finds retained messages.
 They live in memory only: no log, no store, no pipeline sees them.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import exp
 
 from msgspec import Struct
@@ -16,10 +16,21 @@ from embermq.model.counters import Counters
 from embermq.model.message import Message
 from embermq.model.session import RetainedRow
 from embermq.mqtt.wire.version import ProtocolVersion
+from embermq.sessions.member_ids import is_member_id
 from embermq.sessions.session import Session
 from embermq.sessions.state import BrokerState
 
 ROOT = "$SYS/broker/"
+CLUSTER = "$SYS/cluster/"
+OF_ALL_NODES = (
+    "clients/connected",
+    "publish/messages/received",
+    "publish/messages/sent",
+    "publish/messages/dropped",
+    "publish/bytes/received",
+    "publish/bytes/sent",
+)
+"""Sums over the nodes that are reached."""
 SESSIONS_STEP = 5_000
 """Sessions looked at in one tick."""
 STEP_MS = 1
@@ -48,6 +59,8 @@ class _Survey(Struct):
     left: Iterator[Session]
     total: int
     connected: int = 0
+    members: int = 0
+    """Clients of other nodes among them."""
     queued: int = 0
 
 
@@ -63,6 +76,10 @@ class SystemTopics:
         self._totals: dict[str, int] = {}
         self._loads: dict[str, float] = {}
         self._said: dict[str, str] = {}
+        self.figures: Mapping[str, int] = {}
+        """What this node adds to the topics of its cluster."""
+        self.others: Callable[[], Sequence[Mapping[str, int] | None]] | None = None
+        """The same of the nodes of the other slots, None for each that is not reached. None where there are none."""
 
     def begin(self, version: str) -> None:
         """Say what there is to say at the start, and go on at the interval of the settings, if there is one."""
@@ -89,7 +106,9 @@ class SystemTopics:
                 self._update(survey)
                 timers.at(now_ms + self._state.settings.sys_interval_s * 1000, self._look)
                 return
-            survey.connected += session.link is not None
+            if session.link is not None:
+                survey.connected += 1
+                survey.members += self.others is not None and is_member_id(session.client_id)
             survey.queued += session.queued
         timers.at(now_ms + STEP_MS, lambda: self._go_on(survey))
 
@@ -120,6 +139,17 @@ class SystemTopics:
         for name, value in {**totals, **gauges}.items():
             if name not in UNTOLD:
                 self._say(name, str(value))
+        if self.others is not None:
+            found = {**totals, "clients/connected": survey.connected - survey.members}
+            self.figures = {name: found[name] for name in OF_ALL_NODES}
+            self._tell_of_all([self.figures, *self.others()])
+
+    def _tell_of_all(self, told: Sequence[Mapping[str, int] | None]) -> None:
+        reached = [each for each in told if each is not None]
+        self._say("slots", str(len(told)), CLUSTER)
+        self._say("slots/reached", str(len(reached)), CLUSTER)
+        for name in OF_ALL_NODES:
+            self._say(name, str(sum(each.get(name, 0) for each in reached)), CLUSTER)
 
     def _count(self) -> dict[str, int]:
         counters = self._state.counters
@@ -149,12 +179,12 @@ class SystemTopics:
                 if abs(new - old) >= LOAD_CHANGE_MIN:
                     self._say(topic, f"{new:.2f}")
 
-    def _say(self, name: str, text: str) -> None:
+    def _say(self, name: str, text: str, root: str = ROOT) -> None:
         """Publish, unless that is what was said last."""
-        if self._said.get(name) == text:
+        topic = root + name
+        if self._said.get(topic) == text:
             return
-        self._said[name] = text
-        topic = ROOT + name
+        self._said[topic] = text
         message = Message(topic, text.encode(), 0, True, "", ProtocolVersion.V5, self._state.tick.now_ms)
         self._state.system.put(topic, RetainedRow(topic, -1, encode_record(message)))
         self._publishing.publish_unstored(message)

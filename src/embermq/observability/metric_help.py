@@ -117,6 +117,7 @@ HELP: dict[str, str] = {
     "session_store_connections": "connections opened to the session store",
     "session_store_resent": "confirmed operations sent again because a server was restarted or replaced",
     "session_store_settling_let_go": "operations not kept for redis.settle_s because of their size",
+    "session_store_former_ended": "connections of a broker before this one that this one ended when it took over",
     # A cluster with several slots.
     "cluster_copied": "messages of other slots that got a record in this node's log",
     "cluster_delivered": "messages of other slots that were delivered without a record here",
@@ -127,6 +128,9 @@ HELP: dict[str, str] = {
     "cluster_peer_sent_bytes": "bytes of messages of QoS 0 that went to the node of the slot",
     "cluster_peer_taken": "messages of the slot's log that got a record here or were delivered",
     "cluster_peer_waiting_bytes": "bytes that the node of the slot has not read yet",
+    "cluster_peer_failovers": "times that the slot has gone to another node",
+    "cluster_peer_round_trip_seconds": "from a question to the node of the slot to its answer",
+    "cluster_peer_away_seconds": "how long nothing was heard of the node of the slot until there was one again",
     "cluster_member_links": "connections to other nodes for members of shared subscriptions",
     # The clock.
     "clock_set": "0 while the wall clock is before the date of the build",

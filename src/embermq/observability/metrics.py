@@ -165,9 +165,14 @@ def _ticks(state: TickStatistics) -> Iterator[Metric]:
 
 
 def _durations(name: str, found: DurationCounts) -> Metric:
+    return HistogramMetricFamily(
+        f"embermq_{name}", help_of(name), buckets=_buckets(found), sum_value=found.sum_s
+    )
+
+
+def _buckets(found: DurationCounts) -> list[tuple[str, float]]:
     bounds = [*map(str, BOUNDS_S), "+Inf"]
-    buckets = list(zip(bounds, accumulate(found.counts), strict=True))
-    return HistogramMetricFamily(f"embermq_{name}", help_of(name), buckets=buckets, sum_value=found.sum_s)
+    return list(zip(bounds, accumulate(found.counts), strict=True))
 
 
 def _session_store(state: SessionStoreStatistics) -> Iterator[Metric]:
@@ -189,6 +194,7 @@ def _session_store(state: SessionStoreStatistics) -> Iterator[Metric]:
         "connections": state.connections,
         "resent": state.resent,
         "settling_let_go": state.settling_let_go,
+        "former_ended": state.former_ended,
     }
     for name, value in counts.items():
         text = help_of(f"session_store_{name}")
@@ -206,7 +212,7 @@ def _cluster(state: ClusterStatistics) -> Iterator[Metric]:
         yield CounterMetricFamily(f"embermq_cluster_{name}", help_of(f"cluster_{name}"), value=value)
     links = help_of("cluster_member_links")
     yield GaugeMetricFamily("embermq_cluster_member_links", links, value=state.member_links)
-    for name in ("sent", "sent_bytes", "taken"):
+    for name in ("sent", "sent_bytes", "taken", "failovers"):
         total = CounterMetricFamily(
             f"embermq_cluster_peer_{name}", help_of(f"cluster_peer_{name}"), labels=["slot"]
         )
@@ -221,6 +227,13 @@ def _cluster(state: ClusterStatistics) -> Iterator[Metric]:
         for peer in state.peers:
             now.add_metric([str(peer.slot)], int(getattr(peer, name)))
         yield now
+    for name, attribute in (("round_trip", "round_trips"), ("away", "away")):
+        shown = f"cluster_peer_{name}_seconds"
+        lengths = HistogramMetricFamily(f"embermq_{shown}", help_of(shown), labels=["slot"])
+        for peer in state.peers:
+            found: DurationCounts = getattr(peer, attribute)
+            lengths.add_metric([str(peer.slot)], _buckets(found), found.sum_s)
+        yield lengths
 
 
 def _receipts(state: ReceiptStatistics) -> Iterator[Metric]:

@@ -106,3 +106,5 @@ class SessionStoreStatistics(Struct, frozen=True):
     """Operations that were confirmed, and sent again to a server that may have lost them."""
     settling_let_go: int
     """Operations that could not be kept for that as long as they should be, for want of room."""
+    former_ended: int
+    """Connections of brokers before this one that the start has found there and ended."""

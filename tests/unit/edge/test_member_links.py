@@ -65,7 +65,14 @@ class FarNode:
     def _makes(self) -> NodeDoor:
         homes, place = cast(Homes, self._homes), cast(ConnectionSlot, None)
         return NodeDoor(
-            homes, THERE, self._door, place, take=lambda _: None, members_of=self._members_of, do=print
+            homes,
+            THERE,
+            self._door,
+            place,
+            take=lambda _: None,
+            members_of=self._members_of,
+            do=print,
+            figures=dict,
         )
 
     def _members_of(self, slot: int) -> list[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 from msgspec.structs import replace
 
@@ -68,7 +70,7 @@ def test_messages_are_taken_whole_however_their_bytes_come() -> None:
     said = b"".join(len(record).to_bytes(4) + record for record in records)
     for step in (1, 3, len(said)):
         taken: list[bytes] = []
-        protocol = NodeMessages(taken.append, lambda: None)
+        protocol = NodeMessages(taken.append, partial(taken.append, b"asked"), lambda: None)
         for at in range(0, len(said), step):
             protocol.data_received(said[at : at + step])
-        assert taken == records
+        assert taken == [b"one", b"asked", records[2]]

@@ -7,8 +7,11 @@ from types import SimpleNamespace
 from typing import cast
 
 import pytest
+from tests.support.waiting import wait_for
 
 from embermq.edge import node_messages
+from embermq.edge.connection_limits import ConnectionSlot
+from embermq.edge.node_door import NodeDoor, NodeListenerContext
 from embermq.edge.node_link import Homes
 from embermq.edge.node_messages import NodeSender
 from embermq.edge.settings import Address
@@ -16,7 +19,7 @@ from embermq.model.message import Message
 from embermq.mqtt.wire.version import ProtocolVersion
 
 OLD, NEW = Address("192.0.2.1", 1), Address("192.0.2.2", 1)
-WAIT_S = 60.0
+WAIT_S, SECRET = 60.0, b"s" * 32
 
 
 @pytest.mark.parametrize("now", [NEW, None])
@@ -70,12 +73,81 @@ class Far:
 def test_what_goes_to_each_node_is_counted() -> None:
     async def scenario() -> None:
         sender, far = NodeSender(cast(Homes, None), (1, 2), print), Far()
-        sender._far[1] = cast(asyncio.Transport, far)
+        sender.far[1].begins(cast(asyncio.Transport, far), OLD, 0)
         for _ in range(3):
             sender.send(Message("a", b"x", 0, False, "", ProtocolVersion.V5, 0, 0, None))
         await asyncio.sleep(0)
-        assert sender.sent == {1: (3, len(far.data)), 2: (0, 0)}
-        assert (sender.waiting_bytes(1), sender.waiting_bytes(2)) == (len(far.data), None)
+        first, second = sender.far[1], sender.far[2]
+        assert (first.sent, first.sent_bytes) == (3, len(far.data))
+        assert (second.sent, second.sent_bytes) == (0, 0)
+        assert (first.waiting_bytes, second.waiting_bytes) == (len(far.data), None)
         assert sender.dropped == 3
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.promise("cluster-25")
+def test_round_trips_and_how_long_a_slot_had_no_node_are_measured() -> None:
+    here, far = node_messages.Far(), Far()
+    here.begins(cast(asyncio.Transport, far), OLD, 10.0)
+    assert here.away.snapshot().sum_s == 0, "it was not there before"
+    here.ask(10.0)
+    here.ask(10.5)
+    assert far.data == bytes(4), "it is asked once at a time"
+    here.answered(b'{"clients/connected": 3}', 12.0)
+    assert here.figures == {"clients/connected": 3}
+    here.ask(12.0)
+    here.answered(b"of a later version", 12.25)
+    assert here.figures == {}
+    assert here.round_trips.snapshot().sum_s == 2.25
+
+    here.ended(13.0)
+    here.begins(cast(asyncio.Transport, far), OLD, 14.0)
+    assert (here.away.snapshot().sum_s, here.failovers) == (1.0, 0), "the same node"
+    here.answered(b"{}", 15.0)
+    here.ended(None)
+    here.begins(cast(asyncio.Transport, far), NEW, 19.0)
+    assert (here.away.snapshot().sum_s, here.failovers) == (5.0, 1), (
+        "one that stood still was heard of before"
+    )
+
+
+def test_a_node_that_is_asked_whether_it_is_there_answers_with_its_figures(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario() -> None:
+        monkeypatch.setattr(node_messages, "RETRY_S", 0.001)
+        taken: list[bytes] = []
+
+        door = SimpleNamespace(
+            doors=set(),
+            connect_timeout_ms=60_000,
+            refused=print,
+            admission=SimpleNamespace(leave=lambda _: None),
+        )
+
+        def make() -> NodeDoor:
+            return NodeDoor(
+                cast(Homes, homes),
+                1,
+                cast(NodeListenerContext, door),
+                cast(ConnectionSlot, None),
+                take=taken.append,
+                members_of=lambda _: [],
+                do=print,
+                figures=lambda: {"clients/connected": 2},
+            )
+
+        server = await asyncio.get_running_loop().create_server(make, "127.0.0.1", 0)
+        at = Address(*server.sockets[0].getsockname())
+        homes = SimpleNamespace(address_of=lambda _: at, tls=None, secret=lambda: SECRET)
+        sender = NodeSender(cast(Homes, homes), (1,), print)
+        assert sender.figures() == [None]
+        sender.start()
+        await wait_for(lambda: sender.figures() == [{"clients/connected": 2}], WAIT_S, "an answer")
+        assert sum(sender.far[1].round_trips.snapshot().counts) > 0
+        sender.close()
+        server.close()
+        assert taken == []
 
     asyncio.run(scenario())

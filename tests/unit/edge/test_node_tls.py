@@ -82,7 +82,9 @@ async def listening(tls: NodeTls) -> AsyncIterator[tuple[MqttServer, Address]]:
     homes = cast(Homes, OneNode(tls))
     server = MqttServer(hand.broker, cast(TickLoop, _Ticks()), cast(Gate, None), CLIENTS, homes)
     address = Address(HERE, free_port())
-    await server.open_for_nodes(address, 0, lambda _: None, lambda _: [], echo)
+    await server.open_for_nodes(
+        address, 0, take=lambda _: None, members_of=lambda _: [], do=echo, figures=dict
+    )
     try:
         yield server, address
     finally:

@@ -169,3 +169,37 @@ def test_very_many_sessions_are_counted_over_several_ticks(hand: HandDrivenBroke
     assert told(watcher)["clients/total"] == "0"
     hand.passes(ms=1)
     assert told(watcher)["clients/total"] == str(SESSIONS_STEP + 11)
+
+
+@pytest.mark.promise("cluster-25")
+def test_of_a_cluster_there_are_sums_over_the_nodes_that_are_reached() -> None:
+    hand = HandDrivenBroker()
+    others: list[dict[str, int] | None] = [{"clients/connected": 3, "publish/messages/received": 40}, None]
+    system = hand.broker.system
+    system.others = lambda: others
+    system.begin("1.2.3")
+    watcher = hand.connects("w")
+    hand.connects("$member/7/of-another-node")
+    watcher.subscribes("$SYS/cluster/#")
+    hand.connects("p").publishes("a", b"x")
+    hand.passes(s=10)
+    values = {message.topic: message.payload.decode() for message in watcher.messages}
+    assert len(values) == 2 + 6
+    found = {name.removeprefix("$SYS/cluster/"): value for name, value in values.items()}
+    assert (found["slots"], found["slots/reached"]) == ("3", "2")
+    assert found["clients/connected"] == "5", "a client is counted at its own node"
+    assert found["publish/messages/received"] == "41"
+    assert system.figures["clients/connected"] == 2
+    others[:] = [None, None]
+    watcher.forgets()
+    hand.passes(s=10)
+    told_now = {message.topic: message.payload for message in watcher.messages}
+    assert told_now["$SYS/cluster/slots/reached"] == b"1"
+    assert told_now["$SYS/cluster/clients/connected"] == b"2"
+
+
+def test_a_broker_without_other_nodes_has_no_topics_of_a_cluster(hand: HandDrivenBroker) -> None:
+    watcher = hand.connects("w")
+    watcher.subscribes("$SYS/cluster/#")
+    hand.passes(s=30)
+    assert watcher.messages == []

@@ -41,6 +41,8 @@ class RedisLogNotes:
         self._redis = redis
         self._place = place
         self._schema, self._log = redis.prefix + SCHEMA_KEY, redis.prefix + LOG_KEY
+        self.former_ended = 0
+        """Connections of brokers before this one that it has ended."""
         self._import = redis.prefix + IMPORT_KEY
         self._marks = mark_keys(redis.prefix, cluster=redis.is_cluster)
 
@@ -124,6 +126,7 @@ class RedisLogNotes:
         for master in self._redis.masters:
             (listed,) = self._redis.many(master, [("CLIENT", "LIST")])
             older = end_older(listed, self._redis.address, epoch) if isinstance(listed, bytes) else []
+            self.former_ended += len(older)
             for answer in (listed, *self._redis.many(master, older)):
                 if isinstance(answer, Exception):
                     raise self._unfit(
