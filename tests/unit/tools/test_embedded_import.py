@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from array import array
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -10,13 +11,14 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from embermq.adapters.sqlite.users import SqliteUsers
 from embermq.app.config import Settings
 from embermq.app.data_lock import held_data_dir
 from embermq.app.embedded import open_embedded
 from embermq.app.errors import UserError
 from embermq.app.places_noted import note_places
 from embermq.formats.log_record import Stamp, decode_record, encode_record, encode_stamps, is_addressed
-from embermq.model.application_positions import EarlyMark, ReaderPosition, StoredPositions
+from embermq.model.application_positions import UNCOUNTED, EarlyMark, ReaderPosition, StoredPositions
 from embermq.model.client_type import ClientType
 from embermq.model.message import Message
 from embermq.model.parked_message import ParkedChange, ParkedMessage, ParkedStage, ParkedState
@@ -26,7 +28,9 @@ from embermq.model.tick_writes import ApplicationMark, TickWrites
 from embermq.pipeline.sinks.sink_file import SinkFile
 from embermq.ports.errors import StoreError
 from embermq.ports.tick_store import Receipt
+from embermq.ports.users import User
 from embermq.tools.embedded_import import archive, servers
+from embermq.tools.embedded_import.counts import Counts
 from embermq.tools.embedded_import.job import _Import
 from embermq.tools.embedded_import.owed import Owed, OwedRecord, ReaderPlaces
 from embermq.tools.embedded_import.source import EmbeddedSource, embedded_settings, repair
@@ -121,7 +125,7 @@ async def fill(data_dir: Path, settings: Settings, writes: TickWrites | None = N
 
 @pytest.fixture
 def source(tmp_path: Path) -> Iterator[EmbeddedSource]:
-    settings = embedded_settings(Settings())
+    settings = embedded_settings(Settings(), tmp_path)
     asyncio.run(fill(tmp_path, settings))
     with closing(EmbeddedSource(tmp_path, settings, lambda call: call())) as opened:
         yield opened
@@ -161,6 +165,24 @@ def test_what_is_under_way_keeps_its_packet_id_at_its_place_in_the_new_log(sourc
     }
 
 
+def test_what_was_received_and_has_lost_its_body_goes_on_with_its_pubrel(source: EmbeddedSource) -> None:
+    gone = source.log_end + 5
+    ann, bob = sorted(source.applications(), key=lambda one: one.row.generation)
+    marks = (
+        *bob.reader.marks,
+        replace(ann.reader.marks[0], offset=gone, packet_id=12, state=QueueState.RELEASED),
+        replace(ann.reader.marks[0], offset=gone + 1, packet_id=13, state=QueueState.SENT),
+    )
+    bob = replace(bob, owed=bob.owed + array("q", [gone, gone + 1]), reader=replace(bob.reader, marks=marks))
+    owed, places = Owed([ann, bob]), ReaderPlaces([ann, bob])
+    for number, one in enumerate(owed.records(source)):
+        places.note(one, END + number)
+    assert owed.lost == 1
+    assert places.positions({ANN: "of ann", BOB: "of bob"})[BOB] == ReaderPosition(
+        "of bob", 3, StoredPositions(), early={gone: EarlyMark(12, 2, is_released=True)}, settled=UNCOUNTED
+    )
+
+
 def test_rows_become_ticks_with_their_places_and_states(source: EmbeddedSource) -> None:
     ticks = list(ticks_of(source, END))
     sessions = [row.generation for tick in ticks for row in tick.session.sessions]
@@ -188,7 +210,7 @@ def test_a_shared_subscription_of_applications_is_a_group_that_nobody_has_had_be
 def test_wills_of_clients_that_died_with_their_broker_are_stored_for_all_who_are_to_get_them(
     tmp_path: Path,
 ) -> None:
-    settings = embedded_settings(Settings())
+    settings = embedded_settings(Settings(), tmp_path)
     asyncio.run(fill(tmp_path, settings, with_will()))
     with closing(EmbeddedSource(tmp_path, settings, lambda call: call())) as source:
         assert [generation for generation, _ in source.state.wills] == [PUMP]
@@ -200,7 +222,7 @@ def test_wills_of_clients_that_died_with_their_broker_are_stored_for_all_who_are
 def test_access_rules_hold_for_wills_that_the_repair_publishes(tmp_path: Path) -> None:
     (tmp_path / "rules.toml").write_text('[[rule]]\ndeny = "publish"\ntopics = "a/b"\n')
     rules = replace(Settings().authorization, rules=str(tmp_path / "rules.toml"))
-    settings = embedded_settings(replace(Settings(), authorization=rules))
+    settings = embedded_settings(replace(Settings(), authorization=rules), tmp_path)
     asyncio.run(fill(tmp_path, settings, with_will()))
     with closing(EmbeddedSource(tmp_path, settings, lambda call: call())) as source:
         assert (len(source.state.wills), source.log_end) == (1, 0)
@@ -211,12 +233,87 @@ def test_an_import_that_has_begun_goes_on_with_what_was_there(
 ) -> None:
     settings, source_dir = Settings(), tmp_path / "old"
     source_dir.mkdir()
-    asyncio.run(store(source_dir, embedded_settings(settings), with_will()))
+    asyncio.run(store(source_dir, embedded_settings(settings, source_dir), with_will()))
     monkeypatch.setattr(servers, "begun_import", lambda _settings: servers.ImportNote(1, 1))
     job = _Import(source_dir, tmp_path / "new", settings, frozenset(), lambda _done, _total: None)
     with held_data_dir(source_dir) as lock:
         found = asyncio.run(job.run(lock, dry_run=True))
     assert found.counts["wills"] == 2
+
+
+class Servers:
+    """Kafka and Redis that take all; `seen` has what files there were at each step."""
+
+    records = 0
+    identity = "new"
+
+    def __init__(self, source_dir: Path, target_dir: Path) -> None:
+        self.seen: dict[str, set[str]] = {}
+        self._files = (source_dir / "places.json", target_dir / "users.db", target_dir / "api-tokens.json")
+
+    def _note(self, step: str) -> None:
+        self.seen[step] = {path.name for path in self._files if path.exists()}
+
+    def begin(self, _note: object) -> None:
+        pass
+
+    async def store(self, _writes: object, _end: int) -> None:
+        pass
+
+    async def settle(self) -> None:
+        pass
+
+    def note_end(self, _end: int, _generations: int, _queues: int) -> None:
+        pass
+
+    async def make_logs(self, _clients: object) -> dict[int, str]:
+        return {}
+
+    def count(self) -> Counts:
+        self._note("count")
+        return Counts()
+
+    def finish(self, _identity: str) -> None:
+        self._note("finish")
+
+    def close(self) -> None:
+        pass
+
+
+class State(Servers):
+    async def close(self) -> None:  # type: ignore[override]
+        pass
+
+
+def test_accounts_and_files_come_when_all_else_was_compared_and_before_a_broker_may_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    old.mkdir()
+    new.mkdir()
+    stores = replace(Settings().stores, log="kafka://127.0.0.1:1", session="redis://127.0.0.1:1")
+    settings = replace(Settings(), stores=stores, data_dir=str(new))
+    asyncio.run(store(old, embedded_settings(settings, old), TickWrites()))
+    with closing(SqliteUsers(old / "users.db")) as users:
+        users.import_all([User("ann", "no hash", ClientType.DEVICE, False, 1)], replace=False)
+    for directory, name, text in (
+        (old, "api-tokens.json", "old"),
+        (old, "bans.json", "old"),
+        (new, "bans.json", "new"),
+        (old, "clock.json", "same"),
+        (new, "clock.json", "same"),
+    ):
+        (directory / name).write_text(text)
+    state, log = State(old, new), Servers(old, new)
+    monkeypatch.setattr(servers, "begun_import", lambda _settings: servers.ImportNote(1, 1))
+    monkeypatch.setattr(servers, "NewState", lambda _settings, _post: state)
+    monkeypatch.setattr(servers, "NewLog", lambda _settings, _post: log)
+    job = _Import(old, new, settings, frozenset(), lambda _done, _total: None)
+    with held_data_dir(old) as lock:
+        found = asyncio.run(job.run(lock, dry_run=False))
+    assert found.counts["accounts"] == 1
+    assert found.kept == ("bans.json",)
+    assert state.seen == {"count": set(), "finish": {"places.json", "users.db", "api-tokens.json"}}
 
 
 def test_accounts_on_another_server_than_the_new_brokers_are_refused_by_name(

@@ -6,6 +6,7 @@ import asyncio
 import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing
+from filecmp import cmp
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -56,6 +57,8 @@ class EmbeddedImport(Struct, frozen=True):
     lost: int
     """Messages of application logs that nobody has any more."""
     left: tuple[str, ...]
+    kept: tuple[str, ...] = ()
+    """Files that the new directory has with another content: those stay."""
 
     @property
     def differs(self) -> tuple[str, ...]:
@@ -77,15 +80,29 @@ def import_embedded(
         return asyncio.run(job.run(lock, dry_run=dry_run))
 
 
-def _check(source_dir: Path, settings: Settings, left: Collection[str]) -> None:
-    target_dir = Path(settings.data_dir)
-    if unknown := set(left) - set(LEFT):
-        raise OptionError(f"--leave {min(unknown)}: one of {', '.join(LEFT)}")
+def give_up_import(settings: Settings) -> int:
+    """Delete from Redis what an import has stored there that was broken off; returns how many keys. Raises OptionError,
+    UserError for servers that are not named or a new directory in use, StoreError without such an import."""
+    _check_servers(settings)
+    with held_data_dir(Path(settings.data_dir)):
+        from embermq.tools.embedded_import.servers import give_up
+
+        return give_up(settings)
+
+
+def _check_servers(settings: Settings) -> None:
     if settings.stores.log == SQLITE:
         raise OptionError(
             "stores.log and stores.session: name the Kafka and the Redis that get the data, with the --config or --set "
             "of the broker that is to run on them"
         )
+
+
+def _check(source_dir: Path, settings: Settings, left: Collection[str]) -> None:
+    target_dir = Path(settings.data_dir)
+    if unknown := set(left) - set(LEFT):
+        raise OptionError(f"--leave {min(unknown)}: one of {', '.join(LEFT)}")
+    _check_servers(settings)
     if settings.cluster.slots > 1:
         raise OptionError(
             f"cluster.slots: {settings.cluster.slots}; an import goes into a cluster with one slot"
@@ -117,7 +134,7 @@ class _Import:
         # The clients of the servers are not in every installation.
         from embermq.tools.embedded_import.servers import begun_import, check_empty
 
-        settings = embedded_settings(self._settings)
+        settings = embedded_settings(self._settings, self._source_dir)
         # One that has begun is of what is there: what only time has made of it since is for the new broker to see.
         if begun_import(self._settings) is None:
             noted = noted_places(self._source_dir)
@@ -133,10 +150,9 @@ class _Import:
             self._check_kinds(source)
             owed = Owed(source.applications())
             counts = self._count(source, owed)
-            if dry_run:
-                return EmbeddedImport(counts, None, owed.lost, tuple(sorted(self._left)))
-            there = await self._carry(source, owed, counts)
-        return EmbeddedImport(counts, there, owed.lost, tuple(sorted(self._left)))
+            kept = tuple(name for name in self._files() if self._is_kept(name))
+            there = None if dry_run else await self._carry(source, owed, counts)
+        return EmbeddedImport(counts, there, owed.lost, tuple(sorted(self._left)), kept)
 
     # Before anything is written
 
@@ -274,8 +290,8 @@ class _Import:
         ]
         if differing:
             raise StoreError(
-                f"not all came over: {', '.join(differing)} are there. No broker starts on it; begin anew with an "
-                f"empty Redis, another kafka.prefix and without {self._target_dir}"
+                f"not all came over: {', '.join(differing)} are there. No broker starts on it; give it up with "
+                f"--give-up, and begin anew with another kafka.prefix and without {self._target_dir}"
             )
 
     def _finish(self, state: NewState, log: NewLog) -> None:
@@ -335,12 +351,19 @@ class _Import:
             there = {user.name: user for user in users.all()}
         return sum(one.name in there for one in accounts)
 
-    def _copy_files(self) -> None:
+    def _files(self) -> list[str]:
         """Tokens, bans, secrets, the clock and the trail: what a backup copies whole."""
-        for name in WHOLE_FILES:
-            source, target = self._source_dir / name, self._target_dir / name
-            if name == PLACES or not source.is_file() or target.exists():
-                continue
-            fresh = target.with_name(f"{name}.new")
-            shutil.copy2(source, fresh)
-            fresh.replace(target)
+        return [name for name in WHOLE_FILES if name != PLACES and (self._source_dir / name).is_file()]
+
+    def _is_kept(self, name: str) -> bool:
+        """Whether the new directory has another one, which no import has copied there."""
+        target = self._target_dir / name
+        return target.exists() and not cmp(self._source_dir / name, target, shallow=False)
+
+    def _copy_files(self) -> None:
+        for name in self._files():
+            target = self._target_dir / name
+            if not target.exists():
+                fresh = target.with_name(f"{name}.new")
+                shutil.copy2(self._source_dir / name, fresh)
+                fresh.replace(target)

@@ -23,7 +23,7 @@ from embermq.formats.log_record import (
     encode_record,
     encode_stamps,
 )
-from embermq.model.application_positions import EarlyMark, ReaderPosition, StoredPositions
+from embermq.model.application_positions import UNCOUNTED, EarlyMark, ReaderPosition, StoredPositions
 from embermq.model.session_writes import QueueRow, QueueState
 from embermq.tools.embedded_import.source import Application, EmbeddedSource
 
@@ -54,12 +54,19 @@ class Owed(Struct):
         bodies = {generation: source.bodies(generation) for generation in names}
         lines = [_line(one) for one in self.applications]
         given = {one.row.generation: one.given for one in self.applications}
+        received = {
+            (one.row.generation, mark.offset)
+            for one in self.applications
+            for mark in one.reader.marks
+            if mark.state == QueueState.RELEASED
+        }
         for offset, found in groupby(merge(*lines), itemgetter(0)):
             generations = [generation for _, generation in found]
             of_log = _Found()
             for generation in generations:
                 of_log.take(generation, bodies[generation], offset, given[generation].get(offset))
-            self.lost += len(generations) - len(of_log.generations)
+            gone = set(generations).difference(of_log.generations)
+            self.lost += sum((one, offset) not in received for one in gone)
             if of_log.record is not None:
                 yield of_log.addressed(names, offset)
 
@@ -115,7 +122,8 @@ def _line(application: Application) -> Iterator[tuple[int, int]]:
 
 class ReaderPlaces:
     """Where readers stand in logs that begin with what they are owed. What is under way goes on with its packet id
-    when it comes by the new log, and is told by its position there."""
+    when it comes by the new log, and is told by its position there. After PUBREC nothing but PUBREL is owed: that goes
+    on without a record as well, told by its position in the old log."""
 
     def __init__(self, applications: Sequence[Application]) -> None:
         self._applications = applications
@@ -130,7 +138,7 @@ class ReaderPlaces:
     def note(self, owed: OwedRecord, position: int) -> None:
         """A record has this position in the new log."""
         for generation, qos in owed.receivers.items():
-            mark = self._marks.get((generation, owed.offset))
+            mark = self._marks.pop((generation, owed.offset), None)
             if mark is not None:
                 early = EarlyMark(mark.packet_id, max(1, qos), mark.state == QueueState.RELEASED)
                 self._early[generation][position] = early
@@ -143,14 +151,24 @@ class ReaderPlaces:
             generation, place = one.row.generation, one.reader.position
             if place is not None:
                 early = self._early[generation]
+                bodiless = self._bodiless(generation)
                 found[generation] = ReaderPosition(
                     identities[generation],
                     place.packet_id,
                     StoredPositions(),
                     served=_ranges(sorted(early)),
-                    early=early,
+                    early=early | bodiless,
+                    settled=UNCOUNTED if bodiless else 0,
                 )
         return found
+
+    def _bodiless(self, generation: int) -> dict[int, EarlyMark]:
+        """What was received and was not noted: nobody has its body any more, and no copy will come."""
+        return {
+            offset: EarlyMark(mark.packet_id, 2, is_released=True)
+            for (of, offset), mark in self._marks.items()
+            if of == generation and mark.state == QueueState.RELEASED
+        }
 
 
 def _ranges(positions: Sequence[int]) -> tuple[tuple[int, int], ...]:

@@ -26,6 +26,7 @@ from embermq.app.authorization import RuleFiles
 from embermq.app.config import Settings
 from embermq.app.data_lock import DataLock
 from embermq.app.embedded import DATABASE, open_embedded
+from embermq.app.places_noted import noted_places
 from embermq.app.segment_log import open_segment_log
 from embermq.app.settings import SQLITE
 from embermq.cluster.settings import ClusterSettings
@@ -51,9 +52,10 @@ QOS, RETAIN = 3, 4
 _MORE = 1 << 30
 
 
-def embedded_settings(settings: Settings) -> Settings:
+def embedded_settings(settings: Settings, data_dir: Path) -> Settings:
     """Those with which a broker of the embedded profile would be opened there."""
-    stores = replace(settings.stores, log=SQLITE, session=SQLITE)
+    static = settings.stores.static if noted_places(data_dir).static not in ("", SQLITE) else SQLITE
+    stores = replace(settings.stores, log=SQLITE, session=SQLITE, static=static)
     return replace(settings, stores=stores, cluster=ClusterSettings())
 
 
