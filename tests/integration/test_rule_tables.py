@@ -6,6 +6,7 @@ from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from pyspark.sql import Row
@@ -14,14 +15,22 @@ from tests.support.sql_server import SqlServer
 
 from embermq.database.settings import SqlSettings
 from embermq.pipeline.errors import BrokerAway, RuleError
+from embermq.pipeline.log_look import Bounds
+from embermq.pipeline.places import Places
+from embermq.pipeline.rules import targets
+from embermq.pipeline.rules.care import Care
 from embermq.pipeline.rules.door import RuleTaken
 from embermq.pipeline.rules.set_aside import ROWS_MAX, SetAside, set_aside_of
 from embermq.pipeline.rules.settings import RuleSettings, check_rules
 from embermq.pipeline.rules.sql_target import SqlTarget
 from embermq.pipeline.rules.targets import NumberedRow
+from embermq.pipeline.rules.windows import SETTLED_S, WindowLog, WindowPart
+from embermq.pipeline.settings import DriverSettings
 from embermq.pipeline.sinks import rule_table
 
 COLUMNS = "ember_id VARCHAR(200) PRIMARY KEY, topic VARCHAR(5) NOT NULL, t DECIMAL(5,2)"
+BEGIN_S = 1_750_000_020
+"""A full minute."""
 LIST = "SELECT ember_id, topic, t FROM hot ORDER BY ember_id"
 
 
@@ -82,6 +91,72 @@ def test_each_row_is_there_once_and_what_no_table_can_hold_is_set_aside(
     aside = set_aside_of(tmp_path / "rules.db", "hot", 10)
     assert {(one.offset, one.what) for one in aside} == {(3, "refused"), (4, "refused")}
     table.close()
+
+
+@pytest.mark.promise("pipeline-2")
+def test_each_row_of_a_window_is_there_once_though_it_would_be_another_the_second_time(
+    tmp_path: Path, sql_server: SqlServer, sql_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sums of fractions may be, and so in another order. The driver dies behind the first commit of two, before the
+    broker is told."""
+    database = sql_url.rpartition("/")[2]
+    columns = (
+        "ember_id VARCHAR(200) PRIMARY KEY, topic VARCHAR(5) NOT NULL, t DECIMAL(5,2), at TIMESTAMP NULL"
+    )
+    sql_server.execute(f"CREATE TABLE hot ({columns})", database=database)
+    (tmp_path / "url").write_text(sql_url)
+    rule = RuleSettings(sql="SELECT", to="sql", table="hot", url_file=str(tmp_path / "url"), every="1m")
+    check_rules({"hot": rule})
+    now_s, at = [BEGIN_S], datetime.fromtimestamp(1_700_000_000)  # noqa: DTZ006  # as Spark gives it
+    monkeypatch.setattr(WindowPart, "_now_s", lambda _: now_s[0])
+    monkeypatch.setattr(WindowPart, "_records", lambda *_: None)
+    monkeypatch.setattr(targets, "PIECE", 1)
+    door = LosesAnswers(tmp_path)
+    monkeypatch.setattr("embermq.pipeline.rules.live.RuleDoor", lambda *_: door)
+
+    def opened() -> WindowPart:
+        kind = Mock(rule_name="hot", rule=rule, care=Care(Places(tmp_path)))
+        log = Mock(bounds={0: Bounds(0, 2)}, since=lambda _: {0: 0}, identity=lambda: 77)
+        part = WindowPart(kind, DriverSettings(), Places(tmp_path), WindowLog(log))
+        part.open(Mock())
+        return part
+
+    def asked(part: WindowPart, end_s: int, *made: tuple[str, str]) -> None:
+        rows = [
+            Row(
+                partition=0,
+                offset=end_s,
+                chain="",
+                topic="",
+                payload=t.encode(),
+                columns=Row(topic=topic, t=Decimal(t), at=at),
+            )
+            for topic, t in made
+        ]
+        part._evaluation = Mock(collected=lambda _: rows)
+        assert part.waiting()
+        part.write_more(Mock())
+
+    part = opened()
+    now_s[0] += 60 + SETTLED_S
+    first_s, door.is_away = BEGIN_S + 60, True
+    with pytest.raises(BrokerAway):
+        asked(part, first_s, ("a", "1.50"), ("b", "1.51"))
+    part.close()
+    door.is_away = False
+    part = opened()
+    asked(part, first_s, ("b", "1.49"), ("a", "1.50"))
+    assert not part.waiting()
+    now_s[0] += 60
+    asked(part, first_s + 60, ("z", "2"))
+    part.close()
+    then = datetime(2023, 11, 14, 22, 13, 20)  # noqa: DTZ001
+    found = sql_server.execute("SELECT ember_id, topic, t, at FROM hot ORDER BY ember_id", database=database)
+    assert found == [
+        (f"hot:77:0:{first_s}:0", "a", Decimal("1.50"), then),
+        (f"hot:77:0:{first_s}:1", "b", Decimal("1.51"), then),
+        (f"hot:77:0:{first_s + 60}:0", "z", Decimal("2.00"), then),
+    ]
 
 
 def test_times_are_utc_whatever_machine_and_server_say(

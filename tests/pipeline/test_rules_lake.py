@@ -33,6 +33,9 @@ from embermq.pipeline.status import read_status
 
 MANY = 20
 SQL = "SELECT topic, int(payload) AS n, accepted_at FROM messages WHERE topic LIKE 's/%'"
+COUNTS = (
+    "SELECT count(*) AS n, max(window_end) AS at FROM messages WHERE topic LIKE 's/%' HAVING count(*) > 0"
+)
 READINGS = RuleSettings(sql=SQL, to="lake")
 WIDER = replace(READINGS, sql=SQL.replace("n, ", "n, int(payload) * 2 AS doubled, "))
 START_S = 900
@@ -68,6 +71,13 @@ def inputs(places: Places) -> list[tuple[int, str, object]]:
 
 def has_rows(places: Places, many: int) -> bool:
     return len(rows_in(places)) >= many
+
+
+def counted(places: Places) -> list[int]:
+    """By window, what the rule over windows says."""
+    if not deltalake.DeltaTable.is_deltatable(str(places.data_dir / "lake-rules" / "counts")):
+        return []
+    return [row["n"] for row in table_of(places, "counts").to_pyarrow_table().to_pylist()]
 
 
 def target_in(rules: WatchedBulk) -> LakeTarget:
@@ -146,18 +156,21 @@ def test_what_a_remote_master_cannot_reach_is_refused() -> None:
 @pytest.mark.timeout(5_400)
 @pytest.mark.promise("pipeline-2")
 def test_each_row_is_there_once_whoever_is_killed(tmp_path: Path, seed: int) -> None:
-    """kill -9 of the driver, of its Java and of the broker at random moments, while messages come."""
+    """kill -9 of the driver, of its Java and of the broker at random moments, while messages come; one rule is over
+    windows."""
     chance = random.Random(seed)
     config = tmp_path / "ember.toml"
-    config.write_text(f'[rules.readings]\nsql = "{SQL}"\nto = "lake"\n')
+    config.write_text(
+        f'[rules.readings]\nsql = "{SQL}"\nto = "lake"\n[rules.counts]\nsql = "{COUNTS}"\nto = "lake"\nevery = "10s"\n'
+    )
     settings = {"pipeline.queries": "dispatch"}
     words = ["--config", str(config)]
     with BrokerProcess(tmp_path / "data", pipeline=True, settings=settings, arguments=words) as broker:
         places = Places(broker.data_dir)
 
         def is_running() -> bool:
-            queries = read_status(broker.data_dir).queries
-            return any(one.name == "rule:readings" and one.state == "running" for one in queries)
+            rules = [one for one in read_status(broker.data_dir).queries if one.name.startswith("rule:")]
+            return len(rules) == 2 and all(one.state == "running" for one in rules)
 
         sent = 0
         for _ in range(KILLS):
@@ -179,3 +192,5 @@ def test_each_row_is_there_once_whoever_is_killed(tmp_path: Path, seed: int) -> 
         wait_until(partial(has_rows, places, sent), START_S, "all rows")
         found = [(offset_of(row["ember_id"]), row["topic"], row["n"]) for row in rows_in(places)]
         assert found == inputs(places)
+        wait_until(lambda: sum(counted(places)) >= sent, START_S, "all windows")
+        assert sum(counted(places)) == sent, "each message in one window, and each window once"

@@ -6,10 +6,13 @@ import json
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
+import deltalake
 import pytest
 from msgspec.structs import replace
 from pyspark.sql import Row, SparkSession
@@ -32,7 +35,7 @@ from embermq.pipeline.rules.door import RuleDoor, RuleTaken
 from embermq.pipeline.rules.live import RuleKind
 from embermq.pipeline.rules.session import RuleSession
 from embermq.pipeline.rules.settings import RuleSettings
-from embermq.pipeline.rules.windows import CATCH_UP_S, SETTLED_S, WindowLog, WindowPart
+from embermq.pipeline.rules.windows import CATCH_UP_S, SETTLED_S, Window, WindowFile, WindowLog, WindowPart
 from embermq.pipeline.turns import Turns
 
 DEADLINE_S = 400
@@ -186,6 +189,49 @@ def gives_each_window_once(
     assert door.said(third) == []
 
 
+@pytest.mark.in_faults
+@pytest.mark.promise("pipeline-2")
+def test_each_window_is_in_the_lake_once_though_the_broker_never_heard_of_its_commit(
+    spark: SparkSession,
+    log: LogWriter,
+    places: Places,
+    door: Door,
+    clock: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rule = replace(
+        MEAN, sql=MEAN.sql.replace("string(avg(int(payload))) AS payload", "avg(int(payload)) AS mean")
+    )
+    first, second = BEGIN_S + 60, BEGIN_S + 120
+    end, asks = Mock(side_effect=BrokerAway("nobody is there")), door.ask
+    with ruling(spark, places, replace(rule, to="lake")) as rules:
+        wait_for_running(rules)
+        append(log, 1, "s/a", b"1", b"2")
+        append(log, 2, "s/b", b"10")
+        wait_for_look(rules, {0: log.end})
+        monkeypatch.setattr(door, "ask", lambda asked: end() if asked.get("end") else asks(asked))
+        clock[0] = first + SETTLED_S
+        wait_until(lambda: rules.report("rule:mean").restarts, DEADLINE_S, "the broker is away")
+    assert door.next[0] < first << 16 and end.called
+    monkeypatch.setattr(door, "ask", asks)
+    append(log, 61, "s/a", b"7")
+    with ruling(spark, places, replace(rule, to="lake")) as rules:
+        wait_for_running(rules)
+        wait_for_look(rules, {0: log.end})
+        clock[0] = second + SETTLED_S
+        wait_until(lambda: door.next[0] == (second + 1) << 16, DEADLINE_S, "the second one")
+    table = deltalake.DeltaTable(str(places.data_dir / "lake-rules" / "mean"))
+    rows = [
+        (row["ember_id"].split(":")[2:], row["topic"], row["mean"])
+        for row in table.to_pyarrow_table().to_pylist()
+    ]
+    assert sorted(rows) == [
+        (["0", str(first), "0"], "mean/s/a", 1.5),
+        (["0", str(first), "1"], "mean/s/b", 10.0),
+        (["0", str(second), "0"], "mean/s/a", 7.0),
+    ]
+
+
 def part_in(places: Places) -> WindowPart:
     """No Spark: what it makes of messages is for the test to say."""
     kind, log = (
@@ -197,6 +243,30 @@ def part_in(places: Places) -> WindowPart:
     part = WindowPart(kind, AT_ONCE, places, WindowLog(log))
     part._evaluation = Mock()
     return part
+
+
+def test_columns_that_were_written_down_are_what_they_were(places: Places) -> None:
+    """Unless the rule says something else by now."""
+    twice = datetime(2025, 10, 26, 0, 30, tzinfo=UTC)  # clocks of Berlin show it again an hour later
+    values = {
+        "text": "x", "cls": "y", "data": bytearray(b"\xff\x00"), "n": 2**62, "t": 0.1, "inf": float("inf"), "yes": True,
+        "sum": Decimal("12345678901234567890.12"), "day": date(1, 1, 1), "at": twice, "long_ago": datetime.min,  # noqa: DTZ901
+        "none": None,
+    }  # fmt: skip
+    row = Row(
+        partition=0, offset=60, chain="", topic="", payload=b"{}", columns=Row(*values)(*values.values())
+    )
+    rule = RuleSettings(sql="SELECT", to="lake", every="1m")
+    with closing(WindowFile(places, "mean", rule)) as file:
+        file.write(Window(1, 60, {0: 5}, [(60 << 16, row)]))
+        found = file.last()
+    assert found is not None and found.fits and found.seen == {0: 5}
+    [(number, kept)] = found.rows
+    assert number == 60 << 16 and kept["columns"].asDict() == values
+    for other in (replace(rule, sql="SELECT 1"), replace(rule, to="mqtt")):
+        with closing(WindowFile(places, "mean", other)) as file:
+            found = file.last()
+            assert found is not None and not found.fits
 
 
 def test_windows_of_long_ago_are_left_out(places: Places, door: Door, clock: list[int]) -> None:

@@ -131,9 +131,9 @@ class Driver:
         kinds, rules = chosen_jobs(self._settings), self._rule_kinds(spark)
         # Rules into the lake read with it: each of their batches is a commit and a file, too.
         parts: list[type[BulkPart] | PartKind] = [*chosen_parts(self._settings)]
-        parts += [kind for kind in rules if kind.rule.to == "lake"]
-        quick = [kind for kind in rules if kind.rule.to != "lake" and not kind.rule.every]
         windows = [kind for kind in rules if kind.rule.every]
+        parts += [kind for kind in rules if kind.rule.to == "lake" and kind not in windows]
+        quick = [kind for kind in rules if kind.rule.to != "lake" and kind not in windows]
         turns = Turns(
             [
                 *(kind.name for kind in kinds),

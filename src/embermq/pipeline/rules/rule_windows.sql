@@ -13,3 +13,12 @@ CREATE TABLE IF NOT EXISTS rule_window_rows (
     payload BLOB    NOT NULL,
     PRIMARY KEY (rule, number)
 ) WITHOUT ROWID;
+-- Of rows that are kept with their columns (to = "sql" and "lake"): these (MessagePack: name, type, value each), and the
+-- SHA-256 of the SQL that names them.
+CREATE TABLE IF NOT EXISTS rule_window_columns (
+    rule    TEXT    NOT NULL,
+    number  INTEGER NOT NULL,
+    asked   TEXT    NOT NULL,
+    columns BLOB    NOT NULL,
+    PRIMARY KEY (rule, number)
+) WITHOUT ROWID;

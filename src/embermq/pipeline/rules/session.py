@@ -41,14 +41,14 @@ class RuleSession:
     def check(self, name: str, rule: RuleSettings) -> str:
         """Raise RuleRefused for what the rule may not do, or cannot; returns which of its functions fail on messages
         that they cannot read, "" for none."""
-        self.rows(name, rule, self._no_records(), rule.stretch(0) if rule.every else None)
+        self._rows_of_none(name, rule)
         plan = self._read[bool(rule.every), rule.sql, MESSAGES, *rule.files()]
         named = [f"{TRY_FORMS[one]} instead of {one}" for one in failing_functions(plan)]
         return f"a message that it cannot read is set aside; NULL with {', '.join(named)}" if named else ""
 
     def columns(self, name: str, rule: RuleSettings) -> StructType:
         """What a rule selects whose rows are kept with their columns. Raises RuleRefused."""
-        found = self.rows(name, rule, self._no_records()).schema["columns"].dataType
+        found = self._rows_of_none(name, rule).schema["columns"].dataType
         assert isinstance(found, StructType)
         return found
 
@@ -61,8 +61,9 @@ class RuleSession:
         rows = self._understood(rule.sql, tables, over_many=stretch is not None)
         return published(rows if stretch is None else of_stretch(rows, stretch), rule)
 
-    def _no_records(self) -> DataFrame:
-        return self.spark.createDataFrame([], record_schema())
+    def _rows_of_none(self, name: str, rule: RuleSettings) -> DataFrame:
+        records = self.spark.createDataFrame([], record_schema())
+        return self.rows(name, rule, records, rule.stretch(0) if rule.every else None)
 
     def _understood(self, sql: str, tables: Mapping[str, DataFrame], *, over_many: bool) -> DataFrame:
         columns = str({name: rows.schema.simpleString() for name, rows in tables.items()})

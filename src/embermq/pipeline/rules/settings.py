@@ -171,8 +171,6 @@ def _check_window(key: str, rule: RuleSettings) -> None:
             raise PipelineSettingsError(
                 f"{key}.{name} = {given!r}: must be a time such as 30s, 5m or 1h, from {least} s to {most} s"
             )
-    if rule.to in ("sql", "lake"):
-        raise PipelineSettingsError(f"{key}.every: a rule with to = {rule.to!r} has no windows")
     if rule.sees_rules:
         raise PipelineSettingsError(
             f"{key}.every: a rule over windows sees no messages of rules (sees_rules)"

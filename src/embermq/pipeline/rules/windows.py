@@ -7,7 +7,11 @@ another order, or another last digit, the second time. Then rows have numbers, a
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from functools import reduce
+from hashlib import sha256
 
 import msgspec
 from msgspec import Struct
@@ -22,7 +26,7 @@ from embermq.pipeline.places import Places
 from embermq.pipeline.rules.evaluating import FAILURES
 from embermq.pipeline.rules.live import RuleKind, RulePart
 from embermq.pipeline.rules.set_aside import ROWS_MAX
-from embermq.pipeline.rules.settings import query_of_rule
+from embermq.pipeline.rules.settings import RuleSettings, query_of_rule
 from embermq.pipeline.rules.targets import NumberedRow, numbered
 from embermq.pipeline.rules.values import Stretch
 from embermq.pipeline.schema import PARTITION
@@ -35,15 +39,19 @@ SETTLED_S = 5
 CATCH_UP_S = 7 * 86_400
 """Windows that ended longer ago are not asked any more. A number that counts messages is no such window either: a rule
 that was asked for each message before begins with them."""
+_KINDS = {kind.__name__: kind for kind in (bool, int, float, str, bytes, Decimal, date, datetime)}
+"""What a column of a row may be."""
 
 
 class Window(Struct, frozen=True):
-    """One that was reckoned: its end, Unix seconds, up to where the log was read, and its rows with their numbers."""
+    """One that was reckoned: its end, Unix seconds, up to where the log was read, and its rows with their numbers.
+    `fits`: the rows are what the target of the rule takes now, it was not changed meanwhile."""
 
     log_id: int
     end_s: int
     seen: dict[int, int]
     rows: Sequence[NumberedRow] = ()
+    fits: bool = True
 
 
 class WindowLog(BulkLog):
@@ -97,7 +105,7 @@ class WindowPart(RulePart):
     def __init__(self, kind: RuleKind, settings: DriverSettings, places: Places, log: WindowLog) -> None:
         super().__init__(kind, settings, places, log)
         self._stretch = Stretch(0, 0, 0)
-        self._file = WindowFile(places, kind.rule_name)
+        self._file = WindowFile(places, kind.rule_name, kind.rule)
         self.held.callback(self._file.close)
         self._last = self._file.last()
         self._failed_s = -1
@@ -153,7 +161,7 @@ class WindowPart(RulePart):
     def _rows_of(self, end_s: int) -> Sequence[NumberedRow]:
         """Those that were written down, or else what it makes of the window; none, when that fails again."""
         log_id, last = self.log.identity(), self._last
-        if last is not None and (last.log_id, last.end_s) == (log_id, end_s):
+        if last is not None and last.fits and (last.log_id, last.end_s) == (log_id, end_s):
             return last.rows
         self._stretch = self._rule.stretch(end_s)
         follows = last is not None and (last.log_id, last.end_s) == (log_id, self._stretch.start_s)
@@ -205,9 +213,11 @@ class WindowPart(RulePart):
 class WindowFile:
     """In rules.db: the last window that was reckoned."""
 
-    def __init__(self, places: Places, rule: str) -> None:
+    def __init__(self, places: Places, rule: str, settings: RuleSettings) -> None:
         self._file = SinkFile(places.rules, query_of_rule(rule), (__package__ or "", "rule_windows.sql"))
         self._rule = rule
+        self._asked = sha256(settings.sql.encode()).hexdigest() if settings.has_columns else None
+        """Which columns they are that rows are kept with; None for rows that are payloads."""
 
     def last(self) -> Window | None:
         """None before the first."""
@@ -217,12 +227,17 @@ class WindowFile:
         if found is None:
             return None
         log_id, end_s, seen = found
-        sql = "SELECT number, topic, payload FROM rule_window_rows WHERE rule = ? ORDER BY number"
-        rows = [
-            (number, Row(partition=PARTITION, offset=end_s, chain="", topic=topic, payload=payload))
-            for number, topic, payload in connection.execute(sql, (self._rule,))
-        ]
-        return Window(log_id, end_s, msgspec.json.decode(seen, type=dict[int, int]), rows)
+        sql = """
+            SELECT number, topic, payload, asked, columns FROM rule_window_rows
+            LEFT JOIN rule_window_columns USING (rule, number) WHERE rule = ? ORDER BY number
+        """
+        rows, fits = [], True
+        for number, topic, payload, asked, columns in connection.execute(sql, (self._rule,)):
+            fits = fits and asked == self._asked
+            own = {} if columns is None else {"columns": _columns_in(columns)}
+            row = Row(partition=PARTITION, offset=end_s, chain="", topic=topic, payload=payload, **own)
+            rows.append((number, row))
+        return Window(log_id, end_s, msgspec.json.decode(seen, type=dict[int, int]), rows, fits)
 
     def write(self, window: Window) -> None:
         """In the place of the one before, which has been given. Durable when it returns."""
@@ -230,10 +245,35 @@ class WindowFile:
             noted = (self._rule, window.log_id, window.end_s, msgspec.json.encode(window.seen))
             connection.execute("INSERT OR REPLACE INTO rule_windows VALUES (?, ?, ?, ?)", noted)
             connection.execute("DELETE FROM rule_window_rows WHERE rule = ?", (self._rule,))
+            connection.execute("DELETE FROM rule_window_columns WHERE rule = ?", (self._rule,))
             connection.executemany(
                 "INSERT INTO rule_window_rows VALUES (?, ?, ?, ?)",
                 [(self._rule, number, row["topic"], bytes(row["payload"])) for number, row in window.rows],
             )
+            if self._asked is not None:
+                connection.executemany(
+                    "INSERT INTO rule_window_columns VALUES (?, ?, ?, ?)",
+                    [(self._rule, at, self._asked, _columns_of(row)) for at, row in window.rows],
+                )
 
     def close(self) -> None:
         self._file.close()
+
+
+def _columns_of(row: Row) -> bytes:
+    """Names, types and values: JSON would not tell texts, bytes and times apart."""
+    named = ((name, _kept(value)) for name, value in row["columns"].asDict().items())
+    return msgspec.msgpack.encode([(name, type(value).__name__, value) for name, value in named])
+
+
+def _kept(value: object) -> object:
+    if isinstance(value, datetime):  # without a zone, and where clocks are set back it may be two
+        with suppress(ValueError, OverflowError):
+            return value.astimezone(UTC)
+    return bytes(value) if isinstance(value, bytearray) else value
+
+
+def _columns_in(kept: bytes) -> Row:
+    found = msgspec.msgpack.decode(kept, type=list[tuple[str, str, object]])
+    values = [None if value is None else msgspec.convert(value, _KINDS[kind]) for _, kind, value in found]
+    return Row(*(name for name, _, _ in found))(*values)
