@@ -302,6 +302,29 @@ def test_each_of_several_full_members_goes_on_by_itself(sticky: HandDrivenBroker
     assert hand.state.sessions[FILTER].queued == 0
 
 
+def test_a_member_that_gets_room_while_a_page_is_read_is_given_what_was_passed_over(tmp_path: Path) -> None:
+    """At whatever step of the store: nothing else comes that would have the queue read once more."""
+    for steps in range(8):
+        store = HeldSessions(tmp_path / f"{steps}.db")
+        hand = HandDrivenBroker(sessions=store, mqtt=MqttSettings(shared_strategy="sticky-by-topic"))
+        slow, quick = (member(hand, name, receive_maximum=4) for name in ("slow", "quick"))
+        of_slow, of_quick = owners(hand, slow, quick)
+        slow.acknowledges = False
+        publish(hand, numbered(6), of_slow)
+        store.held = True
+        hand.connects("q", acknowledges=False).publishes(of_quick, b"other", qos=1)
+        for _ in range(steps):
+            if store.waiting:
+                store.release()
+            hand.run()
+        slow.does(*(Puback(message.packet_id) for message in slow.messages[-4:]))
+        hand.run()
+        store.held = False
+        hand.settle()
+        assert by_topic(slow, of_slow) == numbered(6), steps
+        store.close()
+
+
 def test_the_limit_drops_the_oldest_that_was_passed_over(sessions: HeldSessions | None) -> None:
     hand = HandDrivenBroker(
         sessions=sessions,

@@ -265,6 +265,8 @@ class GroupBacklogs:
             self._look_at(backlog, rows)
         elif next_seq != queue.queue_seq_next and not queue.uncommitted:
             self._want(backlog)
+        elif backlog.woken and backlog.passed:  # somebody has got room while the store was asked
+            self._want(backlog)
         else:
             backlog.passed_before.clear()
             backlog.served.clear()
