@@ -263,9 +263,9 @@ class GroupBacklogs:
             self._want(backlog)
         elif rows:
             self._look_at(backlog, rows)
-        elif next_seq != queue.queue_seq_next and not queue.uncommitted:
-            self._want(backlog)
-        elif backlog.woken and backlog.passed:  # somebody has got room while the store was asked
+        elif (next_seq != queue.queue_seq_next and not queue.uncommitted) or (
+            backlog.woken and backlog.passed  # somebody has got room while the store was asked
+        ):
             self._want(backlog)
         else:
             backlog.passed_before.clear()
