@@ -21,6 +21,8 @@ class ClusterHomes:
         self._by_user = settings.clients.username_as_client_id
         self._cluster = cluster
         self._tls = node_tls(settings.cluster)
+        self.here = settings.cluster.advertise or settings.cluster.listen
+        """See `edge.node_link.Homes`."""
 
     @property
     def slot(self) -> int:

@@ -55,6 +55,18 @@ class ClientDoor(asyncio.Protocol):
         self.closing = False
         """Nothing more is said to the client; it reads what it was sent and ends its own side."""
         self.peer = ""
+        self._gone: asyncio.Future[None] | None = None
+
+    @property
+    def is_handed_on(self) -> bool:
+        """Whether its bytes go to another node now."""
+        return self._far is not None
+
+    def gone(self) -> asyncio.Future[None]:
+        """Done when the connection is over."""
+        if self._gone is None:
+            self._gone = asyncio.get_running_loop().create_future()
+        return self._gone
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -144,6 +156,7 @@ class ClientDoor(asyncio.Protocol):
         terms = self._door.terms or self._door.broker.state.common_terms
         return Introduced(
             slot=slot,
+            node=self._homes.here,
             host=visitor.address,
             port=port,
             loopback=visitor.loopback,
@@ -212,6 +225,8 @@ class ClientDoor(asyncio.Protocol):
         if self._far is not None:
             # As it went from the client: without a FIN of its own there is no orderly end.
             (self._far.close if exc is None else self._far.abort)()
+        if self._gone is not None and not self._gone.done():
+            self._gone.set_result(None)
 
     def abort(self) -> None:
         """End it at once."""

@@ -94,6 +94,16 @@ class Connection(Guest, asyncio.Protocol):
         """Of which slot's node this is a client that is a member of groups here; None for all others."""
         return self._door.member
 
+    @property
+    def front(self) -> str:
+        """The node that has handed the client on; "" when it came here."""
+        return self._door.front
+
+    def leave_node(self, elsewhere: str) -> None:
+        """The node that the client came to ends; `elsewhere` it may go, "" when that is not known."""
+        reason = ReasonCode.USE_ANOTHER_SERVER if elsewhere else ReasonCode.SERVER_SHUTTING_DOWN
+        self.disconnect(reason, elsewhere=elsewhere or None)
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         door = self._door
         door.ticks.wake()

@@ -45,6 +45,8 @@ class ListenerContext:
 
     member: "MemberOf | None" = None
     """What another node says of a member of groups here."""
+    front = ""
+    """The node that has handed the client on, as it calls itself; "" when it came here."""
 
     def __init__(
         self,

@@ -15,13 +15,12 @@ from embermq.edge.listener_context import ListenerContext
 from embermq.edge.listener_settings import Listener
 from embermq.edge.listening_sockets import Factory, Handshakes, Listening, bind
 from embermq.edge.node_door import NodeDoor, NodeListenerContext, Operate
-from embermq.edge.node_link import Homes
+from embermq.edge.node_link import Homes, Stops, ask_node
 from embermq.edge.node_tls import node_listener
 from embermq.edge.settings import Address, ClientSettings, UnixAddress
 from embermq.edge.tick_loop import TickLoop
 from embermq.edge.tls import TlsFileError, context_of
 from embermq.intake.broker import Broker
-from embermq.mqtt.wire.reason_codes import ReasonCode
 
 STOP_S = 2.0
 """How long a stop waits for acknowledgements that are due and for sockets to take what they are owed."""
@@ -212,22 +211,20 @@ class MqttServer:
         )
 
     async def stop(self) -> None:
-        """Stop accepting, finish acknowledgements, say DISCONNECT 0x8B, flush, close."""
+        """Stop accepting, finish acknowledgements, say DISCONNECT 0x8B, flush, close. What other nodes say to the
+        clients that were handed to them is sent on meanwhile."""
         for _, listening in self._listening:
             listening.close()
         if self._broker.state.queues is not None:
             self._broker.state.queues.stop()
         await self._ticks.drain(STOP_S)
         links = [connection for door in self._doors for connection in list(door.connections)]
-        elsewhere = self._broker.state.settings.server_reference or None
-        reason = ReasonCode.USE_ANOTHER_SERVER if elsewhere else ReasonCode.SERVER_SHUTTING_DOWN
         for connection in links:
-            connection.disconnect(reason, elsewhere=elsewhere)
+            connection.leave_node(self._broker.state.settings.server_reference)
         self._ticks.wake()
         with suppress(TimeoutError):
             async with asyncio.timeout(STOP_S):
-                for door in self._doors:
-                    await door.empty.wait()
+                await asyncio.gather(*(door.empty.wait() for door in self._doors), self._take_leave())
         await self._ticks.drain(
             LAST_WRITES_S
         )  # what the ends of connections left: sessions, unacknowledged messages
@@ -237,3 +234,23 @@ class MqttServer:
                 connection.abort()
             for each in list(door.doors):
                 each.abort()
+
+    async def _take_leave(self) -> None:
+        """Of clients that were handed on, each by its own node, which has its session; until they are gone."""
+        at_home: dict[tuple[int, Address], list[ClientDoor]] = {}
+        for door in self._doors:
+            for each in door.doors:
+                if isinstance(each, ClientDoor) and each.is_handed_on and each.home is not None:
+                    at_home.setdefault(each.home, []).append(each)
+        await asyncio.gather(*(self._leave_home(*home, handed) for home, handed in at_home.items()))
+
+    async def _leave_home(self, slot: int, address: Address, handed: list[ClientDoor]) -> None:
+        assert self._homes is not None, "who was handed on was handed to somebody"
+        elsewhere = self._broker.state.settings.server_reference
+        told = Stops(slot=slot, node=self._homes.here, elsewhere=elsewhere)
+        gone = [each.gone() for each in handed]
+        try:
+            await ask_node(address, self._homes.tls, told, self._homes.secret(), STOP_S)
+        except (OSError, EOFError):  # it has gone, or stands still: then nobody can tell them
+            return
+        await asyncio.gather(*gone)

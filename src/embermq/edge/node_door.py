@@ -29,6 +29,7 @@ from embermq.edge.node_link import (
     MembersAsked,
     Messages,
     OperationAsked,
+    Stops,
     read_introduction,
 )
 from embermq.edge.settings import Address
@@ -90,7 +91,7 @@ class NodeListenerContext(ListenerContext):
     def introduce(self, introduced: Introduced) -> NodeListenerContext:
         """The same for one client, which counts among the others."""
         found = copy(self)
-        found.introduced = introduced
+        found.introduced, found.front = introduced, introduced.node
         found.terms = Terms(
             introduced.max_qos,
             introduced.protocol_versions,  # type: ignore[arg-type]
@@ -181,6 +182,10 @@ class NodeDoor(asyncio.Protocol):
         if isinstance(introduced, OperationAsked):
             self._operate(introduced, rest)
             return
+        if isinstance(introduced, Stops):
+            self._stop_timer()
+            self._end_handed_on(introduced)
+            return
         if isinstance(introduced, MembersAsked):
             self._stop_timer()
             self._tell_members(introduced)
@@ -231,6 +236,13 @@ class NodeDoor(asyncio.Protocol):
             ended("")
         elif not found:  # they have ended before, which need not be stored yet
             state.tick.batch.when_stored(EVERYBODY, partial(ended, ""))
+
+    def _end_handed_on(self, told: Stops) -> None:
+        self._door.ticks.wake()
+        for connection in list(self._door.connections):
+            if connection.front and connection.front == told.node:
+                connection.leave_node(told.elsewhere)
+        self._answer(b"")
 
     def _operate(self, asked: OperationAsked, told: bytes) -> None:
         """Once all of it is there; until then the introduction is read again."""

@@ -80,11 +80,21 @@ class OperationAsked(Struct, frozen=True, kw_only=True, tag="operation"):
     digest: str
 
 
+class Stops(Struct, frozen=True, kw_only=True, tag="stops"):
+    """`node` ends in order: the clients of `slot` that it has handed on are told so by the slot's node, and where else
+    they may go, "" when that is not known. The answer is empty."""
+
+    slot: int
+    node: str
+    elsewhere: str
+
+
 class Introduced(Struct, frozen=True, kw_only=True, tag="client"):
-    """A client as the node that it has connected to knows it. `slot` is the one it is taken to belong to; the rest is
+    """A client as `node`, that it has connected to, knows it. `slot` is the one it is taken to belong to; the rest is
     what its listener says of it."""
 
     slot: int
+    node: str = ""
     host: str
     port: int
     loopback: bool
@@ -117,12 +127,17 @@ class Homes(Protocol):
         ...
 
     @property
+    def here(self) -> str:
+        """What this node calls itself to others."""
+        ...
+
+    @property
     def tls(self) -> NodeTls | None:
         """By which nodes encrypt what they say, and know one another; None when they do not."""
         ...
 
 
-Introduction = Introduced | Messages | MemberOf | MembersAsked | OperationAsked
+Introduction = Introduced | Messages | MemberOf | MembersAsked | OperationAsked | Stops
 
 
 def encode_introduction(introduced: Introduction, nonce: bytes, secret: bytes) -> bytes:

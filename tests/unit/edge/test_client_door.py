@@ -85,6 +85,7 @@ class OfAnotherNode:
         return 1, self._node
 
     tls = None
+    here = "192.0.2.6:7946"
 
     def secret(self) -> bytes:
         return b"s"

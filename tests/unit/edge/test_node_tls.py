@@ -20,6 +20,7 @@ from tests.support.waiting import wait_for
 
 from embermq.access.authentication.gate import Gate
 from embermq.edge import listening_sockets, node_link
+from embermq.edge.connection import Connection
 from embermq.edge.listener_settings import Listener
 from embermq.edge.mqtt_server import MqttServer
 from embermq.edge.node_link import (
@@ -28,6 +29,7 @@ from embermq.edge.node_link import (
     Homes,
     NonceReader,
     OperationAsked,
+    Stops,
     ask_node,
     call_node,
 )
@@ -116,6 +118,33 @@ def test_nodes_with_certificates_of_their_authority_reach_one_another(authority:
     async def scenario() -> None:
         async with listening(node_tls(authority)) as (_, address):
             assert len(await nonce_from(address, node_tls(authority, "192.0.2.9"))) == NONCE_BYTES
+
+    asyncio.run(scenario())
+
+
+class _HandedOn:
+    """A client here that came to node `front`."""
+
+    def __init__(self, front: str) -> None:
+        self.front = front
+        self.told: str | None = None
+
+    def leave_node(self, elsewhere: str) -> None:
+        self.told = elsewhere
+
+
+def test_a_node_that_ends_has_its_clients_told_so_by_their_own_node(authority: Authority) -> None:
+    async def scenario() -> None:
+        tls = node_tls(authority)
+        clients = [_HandedOn(front) for front in ("one:7946", "two:7946", "")]
+        async with listening(tls) as (server, address):
+            (door,) = server._doors
+            door.connections |= {cast(Connection, client) for client in clients}
+            for front in ("one:7946", ""):
+                told = Stops(slot=0, node=front, elsewhere="three")
+                assert await ask_node(address, tls, told, SECRET, WAIT_S) == b""
+            door.connections.clear()
+        assert [client.told for client in clients] == ["three", None, None]
 
     asyncio.run(scenario())
 
