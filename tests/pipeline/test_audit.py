@@ -62,15 +62,16 @@ def audit(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     return audited
 
 
-@pytest.fixture
-def data_dir(tmp_path: Path, spark: SparkSession) -> Path:
-    """What a broker leaves: positions 0 to 6 in one topic, then 3 more, 2 in a queue, 1 for nobody.
+@pytest.fixture(scope="module")
+def left(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Path:
+    """What a broker leaves, made once: positions 0 to 6 in one topic, then 3 more, 2 in a queue, 1 for nobody.
 
     application-1 has acknowledged 0, 2, 3 and refused 1; 4 to 6 came for it when it was away, of which 5 has expired.
     application-2 has acknowledged 0 to 6 and gone for good. dev-1 has everything stored. The lake has all of it.
     """
+    folder = tmp_path_factory.mktemp("left")
     with queue_broker(
-        tmp_path, '[[queues]]\nname = "kept"\n', clients__application_ids="application-*"
+        folder, '[[queues]]\nname = "kept"\n', clients__application_ids="application-*"
     ) as broker:
         with PlayedPipeline(broker.data_dir):
             run(_fill(broker), 300)
@@ -84,6 +85,12 @@ def data_dir(tmp_path: Path, spark: SparkSession) -> Path:
         lake.close()
         file.close()
         return broker.data_dir
+
+
+@pytest.fixture
+def data_dir(tmp_path: Path, left: Path) -> Path:
+    """A copy of it, to be damaged."""
+    return shutil.copytree(left, tmp_path / "data")
 
 
 async def _fill(broker: BrokerProcess) -> None:

@@ -370,8 +370,6 @@ def test_the_command(
     found = report["report"]
     assert (found["files_before"], found["files_after"], found["deleted"]) == (2, 1, 0)
     assert offsets_in(places) == GOOD
-    code, out, _ = compact()
-    assert code == 0 and "merged   0 files into 0" in out
     code, out, _ = compact(*old)
     assert code == 0 and f"deleted  {len(GOOD)} records" in out and offsets_in(places) == []
 

@@ -58,7 +58,7 @@ class ApiToken(Struct, frozen=True):
 
 
 class ApiTokens(Protocol):
-    """Implemented in app."""
+    """The tokens of the API, which another process may change meanwhile."""
 
     def all(self) -> Mapping[str, ApiToken]:
         """Every token that is there now, by name; quick, since each request asks. Raises OSError when it cannot be

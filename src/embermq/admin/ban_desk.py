@@ -20,7 +20,7 @@ BANS_MAX = 10_000
 
 
 class BanStore(Protocol):
-    """Implemented in app. Tells the desk, on the event loop, what bans there are: of a change that it was asked for
+    """Keeps bans durably. Tells the desk, on the event loop, what bans there are: of a change that it was asked for
     before the call returns. Calls may come from any thread, and raise StoreError."""
 
     def put(self, ban: Ban) -> None:

@@ -10,7 +10,7 @@ from embermq.admin.event_stream import EventStream
 
 
 class BrokerDesk(Protocol):
-    """Called on the event loop; answers from memory. Implemented in app."""
+    """Shows the broker as a whole. Called on the event loop; answers from memory."""
 
     @property
     def stream(self) -> EventStream:

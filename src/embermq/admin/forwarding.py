@@ -38,7 +38,7 @@ _KINDS = {kind.__name__: kind for kind, _ in STATUSES}
 
 
 class OtherNodes(Protocol):
-    """Implemented in app."""
+    """The nodes of the cluster by their slots, which are numbered from 0. Called on the event loop."""
 
     @property
     def slot(self) -> int:
@@ -50,9 +50,13 @@ class OtherNodes(Protocol):
         """All other slots."""
         ...
 
-    def slot_of_client(self, client_id: str) -> int: ...
+    def slot_of_client(self, client_id: str) -> int:
+        """Which slot this client belongs to, whether it was ever here or not."""
+        ...
 
-    def slot_of_queue(self, name: str) -> int: ...
+    def slot_of_queue(self, name: str) -> int:
+        """The same of a durable queue, by its name without `$queue/`."""
+        ...
 
     def is_mute(self, slot: int) -> bool:
         """Whether its node has just let somebody wait in vain."""

@@ -30,7 +30,8 @@ class Readiness(Struct, frozen=True):
 
 
 class AdminService(Protocol):
-    """Implemented in app. Every call answers from memory, within a millisecond or so, on the event loop."""
+    """What a broker, or a node that stands by, tells of itself over HTTP. Every call is made on the event loop, answers
+    from memory within a millisecond or so, and raises nothing."""
 
     def health(self) -> Health:
         """What `GET /health` answers."""

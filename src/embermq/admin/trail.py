@@ -56,17 +56,19 @@ class ListChangesRequest(Struct, frozen=True, kw_only=True):
 
 
 class Trail(Protocol):
-    """Implemented in app."""
+    """Notes what operators change: each change twice, before it is tried and when its outcome is known."""
 
     async def begin(self, change: ChangeBegun) -> str:
         """Returns the id of the change, when it is on disk; a trail that cannot be written is told of in the log."""
         ...
 
-    def end(self, change_id: str, outcome: str) -> None: ...
+    def end(self, change_id: str, outcome: str) -> None:
+        """Note what came of the change with the id that `begin` gave; returns at once, before that is on disk."""
+        ...
 
 
 class TrailDesk(Protocol):
-    """Implemented in app."""
+    """Shows what was noted."""
 
     async def page(self, asked: ListChangesRequest) -> Sequence[ChangeView]:
         """Newest first. Raises StoreError."""

@@ -16,7 +16,7 @@ from embermq.formats.log_record import WILL_ID, Origin, encode_record
 from embermq.model.message import Message
 from embermq.model.session import WillRow
 from embermq.mqtt.wire.packets import Will
-from embermq.mqtt.wire.properties import Properties
+from embermq.mqtt.wire.properties import of_message
 from embermq.sessions.link import Link
 from embermq.sessions.session import Session
 from embermq.sessions.state import BrokerState
@@ -63,7 +63,7 @@ class Wills:
             session.version,
             self._state.tick.date_ms,
             0,
-            _message_properties(properties),
+            of_message(properties) if properties is not None else None,
         )
         self._wills[session.generation] = _Pending(
             message, session.principal, delay_s, link, self._state.offset_next
@@ -169,18 +169,3 @@ def _published_at(message: Message, now_ms: int, date_ms: int) -> Message:
         expires_ms,
         properties,
     )
-
-
-def _message_properties(properties: Properties | None) -> Properties | None:
-    """Those of the will that travel with the message [MQTT-3.1.3-10]."""
-    if properties is None:
-        return None
-    kept = Properties(
-        payload_format_indicator=properties.payload_format_indicator,
-        message_expiry_interval=properties.message_expiry_interval,
-        content_type=properties.content_type,
-        response_topic=properties.response_topic,
-        correlation_data=properties.correlation_data,
-        user_properties=properties.user_properties,
-    )
-    return None if kept == Properties() else kept

@@ -33,7 +33,7 @@ from embermq.formats.redis_applications import (
     group_keys,
     sent_field,
 )
-from embermq.formats.redis_layout import PARKED_PREFIX, SHARED_PREFIX, LayoutError, name_in
+from embermq.formats.redis_layout import PARKED_PREFIX, SHARED_PREFIX, LayoutError
 from embermq.model.application_positions import ReaderPosition
 from embermq.model.parked_message import ParkedMessage, ParkedStage, ParkedState
 from embermq.model.shared_logs import SharedMark
@@ -233,18 +233,9 @@ def _answered(read: Read, then: Then, answer: Answer) -> None:
 
 
 def _names(redis: BlockingRedis, prefix: str) -> Iterator[str]:
-    """The names in braces of all keys that begin so, each once."""
-    seen: set[str] = set()
-    for master in redis.masters:
-        for keys in redis.keys(master, prefix + "*}"):
-            for key in keys:
-                try:
-                    name = name_in(key.decode())
-                except UnicodeDecodeError as error:
-                    raise LayoutError(f"key {key!r}: {error}") from error
-                if name not in seen:
-                    seen.add(name)
-                    yield name
+    """Each once, also of a slot that moves."""
+    found = (name for master in redis.masters for names in redis.names(master, prefix) for name in names)
+    yield from dict.fromkeys(found)
 
 
 def _pairs(found: Sequence[Any]) -> Iterator[tuple[bytes, bytes]]:

@@ -17,7 +17,7 @@ from embermq.adapters.redis.handshake import NodeUnusable, check_server
 from embermq.adapters.redis.script import Script
 from embermq.adapters.redis.settings import RedisSettings
 from embermq.adapters.redis.silent_masters import tell_silent
-from embermq.formats.redis_layout import LayoutError
+from embermq.formats.redis_layout import LayoutError, name_in
 from embermq.ports.errors import StoreError, StoreUnavailable
 from embermq.ports.store_node import Node
 
@@ -163,6 +163,21 @@ class BlockingRedis:
                     return
         except (redis.RedisError, OSError) as error:
             raise self.failure(error) from error
+
+    def names(self, master: Any, prefix: str) -> Iterator[list[str]]:
+        """The names in braces of all keys at one master that begin so, each once. Raises LayoutError."""
+        seen: set[str] = set()
+        for keys in self.keys(master, prefix + "*}"):
+            names: list[str] = []
+            for key in keys:
+                try:
+                    name = name_in(key.decode())
+                except UnicodeDecodeError as error:
+                    raise LayoutError(f"key {key!r}: {error}") from error
+                if name not in seen:
+                    seen.add(name)
+                    names.append(name)
+            yield names
 
     def many(self, master: Any, operations: Sequence[Sequence[bytes | str | int]]) -> list[Any]:
         """Answers to many commands of one master, in order; one that Redis refused is its error."""

@@ -92,7 +92,7 @@ class RedisSessionStore(SessionStore):
         try:
             with self._redis.steady():
                 for master in self._redis.masters:
-                    for names in self._names(master, RETAINED_PREFIX):
+                    for names in self._redis.names(master, RETAINED_PREFIX):
                         keys = [retained_key(name, self._redis.prefix) for name in names]
                         values = self._redis.many(master, [("LRANGE", key, 0, 1) for key in keys])
                         for key, value in zip(keys, values, strict=True):
@@ -111,24 +111,9 @@ class RedisSessionStore(SessionStore):
         except ValueError as error:
             raise LayoutError(f"key {key!r}: {error}") from error
 
-    def _names(self, master: Any, prefix: str) -> Iterator[list[str]]:
-        """The names in braces of all keys that begin so, each once."""
-        seen: set[str] = set()
-        for keys in self._redis.keys(master, prefix + "*}"):
-            names: list[str] = []
-            for key in keys:
-                try:
-                    name = name_in(key.decode())
-                except UnicodeDecodeError as error:
-                    raise LayoutError(f"key {key!r}: {error}") from error
-                if name not in seen:
-                    seen.add(name)
-                    names.append(name)
-            yield names
-
     def _sessions(self, master: Any) -> Iterator[StoredSession]:
         self._redis.many(master, [("SCRIPT", "LOAD", LOAD.source)])
-        for names in self._names(master, SESSION_PREFIX):
+        for names in self._redis.names(master, SESSION_PREFIX):
             of_clients = [client_keys(name, self._redis.prefix) for name in names]
             answers = self._redis.many(master, [_load_words(keys) for keys in of_clients])
             for name, keys, answer in zip(names, of_clients, answers, strict=True):
@@ -162,7 +147,7 @@ class RedisSessionStore(SessionStore):
         )
 
     def _wills(self, master: Any) -> Iterator[tuple[int, WillRow]]:
-        for names in self._names(master, WILL_PREFIX):
+        for names in self._redis.names(master, WILL_PREFIX):
             keys = [client_keys(name, self._redis.prefix).will for name in names]
             values = self._redis.many(master, [("GET", key) for key in keys])
             for name, key, value in zip(names, keys, values, strict=True):

@@ -251,6 +251,20 @@ def decode_properties(data: bytes, start: int, packet: PropertyPlace) -> tuple[P
     return properties, end
 
 
+def of_message(properties: Properties) -> Properties | None:
+    """Those of a PUBLISH or a will that travel with the message [MQTT-3.1.3-10]; None when there are none. An alias
+    belongs to the connection, and the delay of a will to its session."""
+    kept = Properties(
+        payload_format_indicator=properties.payload_format_indicator,
+        message_expiry_interval=properties.message_expiry_interval,
+        content_type=properties.content_type,
+        response_topic=properties.response_topic,
+        correlation_data=properties.correlation_data,
+        user_properties=properties.user_properties,
+    )
+    return None if kept == Properties() else kept
+
+
 def encode_properties(properties: Properties | None, place: PropertyPlace | None = None) -> bytes:
     """The block with its length in front; ``None`` is the empty block, one zero byte.
 

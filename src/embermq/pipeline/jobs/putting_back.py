@@ -7,7 +7,8 @@ over. So a piece whose answer was lost is asked for again, and nothing depends o
 import time
 from array import array
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from functools import partial
+from typing import Protocol, TypeVar
 
 from msgspec import Struct
 
@@ -25,6 +26,7 @@ Progress = Callable[[int, int], None]
 """Dead letters that are dealt with, and how many there are."""
 Notice = Callable[[str], None]
 """A sentence for whoever waits."""
+Answer = TypeVar("Answer")
 
 
 class PieceDone(Struct, frozen=True, kw_only=True):
@@ -57,7 +59,39 @@ class Clock(Protocol):
     def sleep(self, seconds: float, /) -> None: ...
 
 
-class PuttingBack:
+class Patient:
+    """Asks the broker that runs, also while it is away for `patience_s` seconds; `notice` is told once when it is."""
+
+    def __init__(self, *, patience_s: float, notice: Notice, clock: Clock = time) -> None:
+        self._patience_s = patience_s
+        self._notice = notice
+        self._clock = clock
+
+    def _wait(self, due_s: float) -> float:
+        """Until then; when it is over, what was missed is not made up for. Returns when it is."""
+        now_s = self._clock.monotonic()
+        if due_s <= now_s:
+            return now_s
+        self._clock.sleep(due_s - now_s)
+        return due_s
+
+    def _ask(self, question: Callable[[], Answer]) -> Answer:
+        """The answer to a question that may be asked again. Raises BrokerAway."""
+        away_s: float | None = None
+        while True:
+            try:
+                return question()
+            except BrokerAway as error:
+                now_s = self._clock.monotonic()
+                if away_s is None:
+                    away_s = now_s
+                    self._notice(f"{error}; it is asked again for {self._patience_s:g} s")
+                elif now_s - away_s >= self._patience_s:
+                    raise
+                self._clock.sleep(AGAIN_S)
+
+
+class PuttingBack(Patient):
     """One run over the dead letters of one queue; `done` and the counts say how far it came, however it ends."""
 
     def __init__(
@@ -72,12 +106,10 @@ class PuttingBack:
     ) -> None:
         """`rate` dead letters a second at most, None for as fast as the broker takes them; while it does not answer it
         is asked for `patience_s` seconds."""
+        super().__init__(patience_s=patience_s, notice=notice, clock=clock)
         self._door = door
         self._rate = rate
-        self._patience_s = patience_s
         self._progress = progress
-        self._notice = notice
-        self._clock = clock
         self.done = self.put_back = self.held = self.gone = self.orphaned = self.crowded = 0
         self._missing: set[str] = set()
         self._full: set[str] = set()
@@ -89,7 +121,8 @@ class PuttingBack:
         for begin in range(0, len(sequences), piece):
             some = sequences[begin : begin + piece]
             due_s = self._wait(due_s)
-            found = self._ask([message_id_of(generation, sequence) for sequence in some])
+            letter_ids = [message_id_of(generation, sequence) for sequence in some]
+            found = self._ask(partial(self._door.put_back, letter_ids))
             if self._rate is not None:  # orphaned and crowded ones were looked at alone
                 due_s += (len(some) - found.orphaned - found.crowded) / self._rate
             self.done += len(some)
@@ -111,25 +144,3 @@ class PuttingBack:
     def full_queues(self) -> tuple[str, ...]:
         """Where the crowded ones come from, in the same way."""
         return tuple(sorted(self._full)[:QUEUES_NAMED_MAX])
-
-    def _wait(self, due_s: float) -> float:
-        """Until then; when it is over, what was missed is not made up for. Returns when it is."""
-        now_s = self._clock.monotonic()
-        if due_s <= now_s:
-            return now_s
-        self._clock.sleep(due_s - now_s)
-        return due_s
-
-    def _ask(self, letter_ids: list[str]) -> PieceDone:
-        away_s: float | None = None
-        while True:
-            try:
-                return self._door.put_back(letter_ids)
-            except BrokerAway as error:
-                now_s = self._clock.monotonic()
-                if away_s is None:
-                    away_s = now_s
-                    self._notice(f"{error}; it is asked again for {self._patience_s:g} s")
-                elif now_s - away_s >= self._patience_s:
-                    raise
-                self._clock.sleep(AGAIN_S)

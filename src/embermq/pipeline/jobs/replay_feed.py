@@ -8,7 +8,7 @@ and a run that was killed goes on where the broker is. No Spark in here.
 import time
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, Protocol
@@ -22,8 +22,7 @@ from embermq.mqtt.topics.errors import TopicError
 from embermq.mqtt.topics.names import SERVED_BYTES_MAX, SERVED_LEVELS_MAX, validate_topic
 from embermq.mqtt.wire.properties import Properties
 from embermq.mqtt.wire.version import ProtocolVersion
-from embermq.pipeline.errors import BrokerAway
-from embermq.pipeline.jobs.putting_back import AGAIN_S, PIECES_PER_S, Clock, Notice, Progress
+from embermq.pipeline.jobs.putting_back import AGAIN_S, PIECES_PER_S, Clock, Notice, Patient, Progress
 from embermq.queues.names import QUEUE_PREFIX
 from embermq.queues.publication import DEDUP_ID, DELAY, DELIVER_AT
 
@@ -119,7 +118,7 @@ class ChosenMessages:
                 skip = 0
 
 
-class ReplayFeed:
+class ReplayFeed(Patient):
     """One run of a replay; `done` says how far it is, however it ends."""
 
     def __init__(
@@ -137,27 +136,25 @@ class ReplayFeed:
     ) -> None:
         """To `topic`, in which PLACE is the topic of the message. `rate` messages a second at most; while the broker
         does not answer it is asked for `patience_s` seconds."""
+        super().__init__(patience_s=patience_s, notice=notice, clock=clock)
         self._door = door
         self._chosen = chosen
         self._refused = refused
         self._topic = topic
         self._rate = rate
-        self._patience_s = patience_s
         self._progress = progress
-        self._notice = notice
-        self._clock = clock
         self._said = ""
         self.done = 0
         self.total = len(chosen)
 
     def run(self) -> None:
         """Until all has been replayed. Raises BrokerAway."""
-        self.done = self._ask(0, ()).next
+        self.done = self._ask(partial(self._door.take, 0, ())).next
         self._progress(self.done, self.total)
         due_s = self._clock.monotonic()
         while self.done < self.total:
             for rows in self._pieces(self.done):
-                due_s = max(self._clock.monotonic(), self._sleep(due_s))
+                due_s = self._wait(due_s)
                 taken = self._replay(rows)
                 due_s += max(0, taken.next - self.done) / self._rate
                 is_straight = taken.next == self.done + len(rows)
@@ -177,7 +174,7 @@ class ReplayFeed:
                 except TopicError as error:
                     self._refuse(number, row, str(error))
             messages.append(None)
-        taken = self._ask(first, messages)
+        taken = self._ask(partial(self._door.take, first, messages))
         if not taken.refused:
             self._said = ""
         elif taken.passes:
@@ -213,26 +210,6 @@ class ReplayFeed:
             size += row_bytes
         if piece:
             yield piece
-
-    def _sleep(self, due_s: float) -> float:
-        """Until then; what was missed is not made up for."""
-        if (left_s := due_s - self._clock.monotonic()) > 0:
-            self._clock.sleep(left_s)
-        return due_s
-
-    def _ask(self, first: int, messages: Sequence[bytes | None]) -> Taken:
-        away_s: float | None = None
-        while True:
-            try:
-                return self._door.take(first, messages)
-            except BrokerAway as error:
-                now_s = self._clock.monotonic()
-                if away_s is None:
-                    away_s = now_s
-                    self._notice(f"{error}; it is asked again for {self._patience_s:g} s")
-                elif now_s - away_s >= self._patience_s:
-                    raise
-                self._clock.sleep(AGAIN_S)
 
 
 def encoded(row: Mapping[str, Any], topic: str) -> bytes:
