@@ -66,7 +66,7 @@ def test_the_site_is_built_without_a_warning_and_loads_nothing_from_elsewhere(tm
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_lead_somewhere_and_commands_exist(page: Path) -> None:
     for link in LINK.findall(" ".join(page.read_text().split("\n"))):
         if "://" in link:
             continue
@@ -75,10 +75,6 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert target.exists(), f"{link} does not exist"
         if anchor:
             assert anchor in anchors(target), f"{link}: there is no such heading"
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_commands_exist(page: Path) -> None:
     for command in re.findall(r"(?:bin/|`)embermq ([a-z][a-z-]+)", page.read_text()):
         assert command in {*COMMANDS, *packaged.PACKAGES[packaged.COMMANDS]}
 

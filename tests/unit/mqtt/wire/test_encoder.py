@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 
 from embermq.mqtt.wire import encoder
@@ -32,24 +34,25 @@ from embermq.mqtt.wire.version import ProtocolVersion
 V31, V311, V5 = ProtocolVersion.V31, ProtocolVersion.V311, ProtocolVersion.V5
 
 
+SIZES = (0, 100, 119, 120, 121, 122, 127, 16_370, 16_378, 16_380, 16_384, 70_000)
+"""Of payloads: around the steps of a packet's length, and of what is joined to its head."""
+
+
 @pytest.mark.parametrize("version", list(ProtocolVersion))
 @pytest.mark.parametrize("qos", [0, 1, 2])
-@pytest.mark.parametrize("retain", [False, True])
-@pytest.mark.parametrize("size", [0, 100, 119, 120, 121, 122, 127, 16_370, 16_378, 16_380, 16_384, 70_000])
-def test_publish_frame_is_encode_in_parts(
-    version: ProtocolVersion, qos: int, retain: bool, size: int
-) -> None:
-    properties = Properties(message_expiry_interval=7) if size % 2 else None
-    packet = Publish("a/é", b"x" * size, qos, 513 if qos else 0, retain, False, properties)
-    block = encode_properties(properties) if version is V5 else b""
-    head, block_out, payload = publish_frame(
-        packet.topic, packet.payload, qos=qos, retain=retain, version=version, properties=block
-    )
-    packet_id = b"\x02\x01" if qos else b""
-    assert head + packet_id + block_out + payload == encode(packet, version)
-    if qos:
-        repeated = Publish(packet.topic, packet.payload, qos, 513, retain, True, properties)
-        assert with_dup(head) + packet_id + block_out + payload == encode(repeated, version)
+def test_publish_frame_is_encode_in_parts(version: ProtocolVersion, qos: int) -> None:
+    for retain, size in product((False, True), SIZES):
+        properties = Properties(message_expiry_interval=7) if size % 2 else None
+        packet = Publish("a/é", b"x" * size, qos, 513 if qos else 0, retain, False, properties)
+        block = encode_properties(properties) if version is V5 else b""
+        head, block_out, payload = publish_frame(
+            packet.topic, packet.payload, qos=qos, retain=retain, version=version, properties=block
+        )
+        packet_id = b"\x02\x01" if qos else b""
+        assert head + packet_id + block_out + payload == encode(packet, version)
+        if qos:
+            repeated = Publish(packet.topic, packet.payload, qos, 513, retain, True, properties)
+            assert with_dup(head) + packet_id + block_out + payload == encode(repeated, version)
 
 
 def test_publish_frame_takes_no_block_for_the_empty_block() -> None:
