@@ -17,6 +17,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from tests.faults.fleet import V5, V311, Fleet
 from tests.faults.test_cluster_guard import has_left, stop_still
+from tests.faults.test_cluster_queues import depth_of
 from tests.faults.test_cluster_slots import SLOTS, AnyPlace, id_of, nodes, serves_anew, starts
 from tests.faults.traffic import number_of
 from tests.support.broker_process import BrokerProcess
@@ -27,7 +28,7 @@ from tests.support.sql_server import SqlServer
 from tests.support.waiting import wait_for
 
 from embermq.adapters.sql.schema import upgrade_schema
-from embermq.cluster.slots import slot_of
+from embermq.cluster.slots import slot_of, slot_of_queue
 from embermq.database.database_url import parse_url
 from embermq.database.settings import SqlSettings
 from embermq.formats.message_table import SERVER_MESSAGES
@@ -127,6 +128,81 @@ def test_an_application_gets_once_and_in_order_what_clients_of_all_slots_publish
         for each in found:
             assert each.stop() == 0
             assert "Traceback" not in each.output()
+
+
+WORK = next(each for number in range(1_000) if slot_of_queue(each := f"work-{number}", SLOTS) == 1)
+RULES: dict[str, object] = {
+    "rules.all.sql": "SELECT concat('all/', topic) AS topic, payload FROM messages WHERE topic LIKE 'cars/%'",
+    "rules.all.qos": 2,
+    "rules.work.sql": "SELECT topic AS payload FROM messages WHERE topic LIKE 'cars/%'",
+    "rules.work.to": "queue",
+    "rules.work.queue": WORK,
+    "rules.rows.sql": "SELECT topic, int(payload) AS number FROM messages WHERE topic LIKE 'cars/%'",
+    "rules.rows.to": "sql",
+    "rules.rows.table": "cars",
+}
+
+
+def has_rules(node: BrokerProcess) -> bool:
+    """Whether all of them run at it."""
+    return all(query(node, f"rule:{name}").get("state") == "running" for name in ("all", "work", "rows"))
+
+
+@pytest.mark.promise("cluster-21")
+@pytest.mark.in_faults
+@pytest.mark.timeout(1_500)
+def test_rules_see_once_what_clients_of_all_slots_publish_also_when_a_node_is_killed(
+    etcd: EtcdServer, servers: dict[str, object], postgres: SqlServer, tmp_path: Path
+) -> None:
+    """Messages that are copied into the log of the other slot, for a reader there; a queue that the other slot has."""
+    database = postgres.database()
+    name = database.rpartition("/")[2]
+    postgres.execute(
+        "CREATE TABLE cars (ember_id VARCHAR(200) PRIMARY KEY, topic TEXT, number INT)", database=name
+    )
+    (tmp_path / "url").write_text(database)
+    settings = RULES | {"rules.rows.url_file": str(tmp_path / "url")}
+    topics = [f"{rule}cars/{home}" for rule in ("", "all/") for home in range(SLOTS)]
+
+    async def scenario(found: list[BrokerProcess]) -> None:
+        zero, one, spare = found
+        readers = [MqttClient(id_of(home, "reads")) for home in range(SLOTS)]
+        for reader in readers:
+            await reader.connect(one.port, clean_start=False, expiry_s=KEPT_S)
+            await reader.subscribe(*(Subscription(topic, 2) for topic in topics))
+        readers[0].abort()
+        for each in (zero, one):
+            await wait_for(partial(has_rules, each), SPARK_S, "rules run")
+        publishers = [MqttClient(id_of(home, "car")) for home in range(SLOTS)]
+        for publisher in publishers:
+            await publisher.connect(one.port)
+        await publish(publishers, 0, AWAY)
+        before = starts(spare)
+        zero.kill()
+        await wait_for(partial(serves_anew, spare, before), SPARK_S, "the spare serves")
+        publishers[0] = MqttClient(id_of(0, "car"))
+        await publishers[0].connect(spare.port)
+        await publish(publishers, AWAY, THERE)
+        readers[0] = MqttClient(id_of(0, "reads"))
+        await readers[0].connect(spare.port, clean_start=False, expiry_s=KEPT_S)
+        everything = {topic: list(range(AWAY + THERE)) for topic in sorted(topics)}
+
+        def all_came() -> bool:
+            return all(came(reader) == everything for reader in readers)
+
+        await wait_for(all_came, 2 * SPARK_S, "all came")  # after the start of Spark
+        wanted = sorted((f"cars/{home}", number) for home in range(SLOTS) for number in range(AWAY + THERE))
+
+        def is_there() -> bool:
+            rows = postgres.execute("SELECT topic, number FROM cars ORDER BY 1, 2", database=name)
+            return rows == wanted and depth_of(one, WORK) == len(wanted)
+
+        await wait_for(is_there, SPARK_S, "rows and messages of the queue are there")
+        assert all_came(), "and nothing twice"
+
+    with nodes(etcd, servers | OWN | settings, tmp_path, spare=True, pipeline=True, queues={}) as found:
+        run(scenario(found), 1_400)
+    postgres.drop(database)
 
 
 def has_no_spark(node: BrokerProcess) -> bool:

@@ -121,7 +121,7 @@ def test_copies_and_ends_of_transactions_move_positions_and_count_as_nothing(
 ) -> None:
     """A record of another slot is counted there. A log with such copies alone at its end has been read to its end."""
     log = kafka_log
-    log.positions.kafka = replace(log.kafka, has_copies=True)
+    log.positions.kafka = replace(log.kafka, slot=0)
     now_ms = time.time_ns() // 1_000_000
     append(log, 20)
     transaction = Producer({"bootstrap.servers": log.kafka.bootstrap, "transactional.id": log.kafka.prefix})

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from embermq.adapters.kafka.address import KafkaAddress, parse_address
+from embermq.adapters.redis.address import parse_address as parse_redis
 from embermq.app.errors import StartError
 from embermq.app.extras import how_to_install, missing
 from embermq.app.settings import SQLITE
@@ -87,13 +88,12 @@ def _unfit_for_java(pem: bytes) -> str:
 
 def check_pipeline(settings: Settings) -> None:
     """Raise ValueError, naming the setting, for what this log and these stores cannot run; reads no file."""
-    address = None
-    if settings.stores.log != SQLITE:
-        try:
-            address = parse_address(settings.stores.log)
-        except ValueError:
-            return  # said where stores are looked at
-    check_settings(_driver_settings(settings, address))
+    log = settings.stores.log
+    try:
+        driver = _driver_settings(settings, None if log == SQLITE else parse_address(log))
+    except ValueError:
+        return  # said where stores are looked at
+    check_settings(driver)
 
 
 def missing_for_spark(settings: Settings) -> str:
@@ -175,7 +175,7 @@ def _kafka_log(address: KafkaAddress, settings: Settings) -> KafkaLog:
     return KafkaLog(
         bootstrap=address.bootstrap,
         prefix=settings.kafka.prefix,
-        has_copies=settings.cluster.slots > 1,
+        slot=parse_redis(settings.stores.session).slot if settings.cluster.slots > 1 else None,
         shared_partitions=settings.application.shared_partitions,
         record_bytes_max=record_bytes_max(settings.mqtt.packet_bytes_max),
         tls=address.tls,

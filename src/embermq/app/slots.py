@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from embermq.app.config import Settings
     from embermq.cluster.settings import ClusterSettings
     from embermq.durability.retention import QueryPolicy
+    from embermq.pipeline.rules.settings import RuleSettings
     from embermq.pipeline.settings import QueryName
 
 QUERIES_BY_SLOT: tuple[QueryName, ...] = ("dispatch", "archive")
@@ -96,10 +97,8 @@ def check_slots(settings: Settings) -> None:
         raise ValueError(
             "stores.session: leave out the option slot: each node has that of its slot by itself"
         )
-    if settings.rules:
-        raise ValueError(
-            f"rules: with cluster.slots of {cluster.slots}, have none: they work with one slot only so far"
-        )
+    for name, rule in settings.rules.items():
+        _check_rule(name, rule, cluster.slots)
     if settings.pipeline.enabled:
         _check_queries(settings)
 
@@ -128,6 +127,20 @@ def _check_queries(settings: Settings) -> None:
         raise ValueError(
             f"pipeline.queries: with cluster.slots of {settings.cluster.slots}, archive needs stores.static on an SQL "
             "server: messages.db is of one node, and a slot goes from one to another"
+        )
+
+
+def _check_rule(name: str, rule: RuleSettings, slots: int) -> None:
+    """Each node runs all rules over the log of its slot: so the rules of a cluster see each message once."""
+    if rule.every:
+        raise ValueError(
+            f"rules.{name}.every: with cluster.slots of {slots}, rules over windows of time do not work: the messages "
+            "of a window are in the logs of all slots, and a rule reads one"
+        )
+    if rule.to == "lake":
+        raise ValueError(
+            f'rules.{name}.to = "lake": with cluster.slots of {slots}, choose another one: its table has one writer, '
+            "and the nodes of all slots would write it"
         )
 
 

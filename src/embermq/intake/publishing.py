@@ -224,7 +224,9 @@ class Publishing:
         if match.queue is not None and match.queue.aim is not QueueAim.ENQUEUE:
             return NO_QUEUE
         if match.queue is not None and match.queue.elsewhere:
-            return ELSEWHERE
+            if not isinstance(own, Replayed):
+                return ELSEWHERE
+            match = OTHER_SLOT  # that takes it over from the log of this one
         refused = state.refused_generations
         if (
             (state.refuse_all and not isinstance(own, Copied))

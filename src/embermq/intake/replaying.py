@@ -3,7 +3,8 @@
 The number of the next one is stored with the records of a piece: all or nothing, or where the log is a store of its
 own behind them, and each record has its number (`durability.completion`). So a piece that is asked for again, because
 its answer was lost with the broker or with the program that asks, takes what is missing of it, and nothing twice. What
-rules publish comes in by the same way.
+rules publish comes in by the same way. What is for a durable queue of another slot is a record here, by which that slot
+takes it over.
 """
 
 from collections.abc import Mapping, Sequence

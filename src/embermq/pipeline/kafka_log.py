@@ -30,8 +30,8 @@ class KafkaLog(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Certificate and key (PEM, the key as PKCS#8) that is shown to the servers."""
     record_bytes_max: int = 0
     """What an application log has to take of one record; 0 when that is not known."""
-    has_copies: bool = False
-    """Whether records of other slots of a cluster are in it as copies, which those count."""
+    slot: int | None = None
+    """Of a cluster with several whose log it is: records of the others are in it as copies, which those count."""
     shared_partitions: int = 1
     """Of the log of a shared group that is made anew."""
     user: str = ""
@@ -40,6 +40,11 @@ class KafkaLog(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     def __repr__(self) -> str:
         return f"KafkaLog({self.bootstrap}, prefix {self.prefix})"
+
+    @property
+    def has_copies(self) -> bool:
+        """Whether records of other slots are in it."""
+        return self.slot is not None
 
     @property
     def log_topic(self) -> str:

@@ -45,6 +45,11 @@ def with_cluster(**given: object) -> Settings:
     return replace(TWO, cluster=replace(TWO.cluster, **given))
 
 
+def with_rule(**given: object) -> Settings:
+    rule = replace(RuleSettings(sql="SELECT topic, payload FROM messages"), **given)
+    return replace(TWO, rules={"hot": rule})
+
+
 def test_each_slot_has_stores_of_its_own() -> None:
     check_slots(TWO)
     assert slot_settings(TWO, 0) == TWO
@@ -92,9 +97,10 @@ def test_what_another_slot_has_not_read_is_not_dropped_whatever_the_policy_is(
             r"^pipeline.queries: with cluster.slots of 2, archive needs stores.static on an SQL server",
         ),
         (
-            replace(TWO, rules={"hot": RuleSettings(sql="SELECT topic, payload FROM messages")}),
-            r"^rules: with cluster.slots of 2, have none",
+            with_rule(every="1m"),
+            r"^rules.hot.every: with cluster.slots of 2, rules over windows of time do not",
         ),
+        (with_rule(to="lake"), r'^rules.hot.to = "lake": with cluster.slots of 2, choose another one'),
     ],
 )
 def test_what_several_slots_cannot_do_yet_is_refused_by_name(settings: Settings, text: str) -> None:
@@ -102,12 +108,13 @@ def test_what_several_slots_cannot_do_yet_is_refused_by_name(settings: Settings,
         check_slots(settings)
 
 
-def test_each_node_runs_dispatch_and_archive_over_the_log_of_its_slot() -> None:
+def test_each_node_runs_dispatch_archive_and_rules_over_the_log_of_its_slot() -> None:
     pipeline = PipelineSettings(enabled=True, queries=("dispatch", "archive"))
     stores = replace(TWO.stores, static="postgresql://box/embermq")
-    check_slots(settings := replace(TWO, pipeline=pipeline, stores=stores))
+    check_slots(settings := replace(with_rule(), pipeline=pipeline, stores=stores))
     driver = driver_settings(slot_settings(settings, 1))
-    assert driver.kafka is not None and driver.kafka.has_copies
+    assert driver.kafka is not None and driver.kafka.has_copies and driver.kafka.slot == 1
+    assert set(driver.rules) == {"hot"}
     assert driver.kafka.log_topic == "embermq.slot-1.msg.all"
     assert driver.kafka.application_prefix == "embermq.slot-1.msg.app."
     assert driver.kafka.progress_topic == "embermq.slot-1.pipeline.progress"

@@ -13,6 +13,9 @@ from embermq.access.authorization.rules_file import read_rules
 from embermq.cluster.far_member import WAITING_BYTES_MAX
 from embermq.cluster.far_publishes import UNSENT_BYTES_MAX
 from embermq.cluster.members import RETRY_MS, TRIES, Members
+from embermq.formats.log_record import FIELD_RULES, replayed_in, slot_in
+from embermq.intake.replaying import Replaying
+from embermq.model.message import Message
 from embermq.mqtt.wire.packets import (
     Disconnect,
     Puback,
@@ -257,6 +260,28 @@ def test_qos_0_and_wills_go_by_the_log_and_once() -> None:
     assert depth(nodes) == 2 and nodes.here.durable_queue(NEAR).depth() == 1
     assert NEAR not in nodes.there.queues.core
     assert not nodes.there.inflow.refused
+
+
+@pytest.mark.promise("cluster-21")
+def test_what_a_rule_makes_for_a_queue_of_another_slot_goes_by_the_log_and_once() -> None:
+    """The rule of that slot does not see it as a message of its own log."""
+    nodes = TwoNodes()
+    rules = Replaying(nodes.here.state, nodes.here.broker.publishing)
+    rules.begin_rule("hot", {0: 0})
+    made = [
+        (number, ((FIELD_RULES, b"hot"),), Message(topic, b"%d" % number, 1, False, "rule:hot", 5, 0))
+        for number, topic in enumerate((TOPIC, f"$queue/{NEAR}", TOPIC))
+    ]
+    for _ in range(2):  # asked for again
+        assert rules.take_of_rule("hot", 0, made, 3) is None
+        nodes.settle()
+        nodes.read_logs()
+    assert rules.places_of_rule("hot") == {0: 3}
+    (first, second) = nodes.there.recorded()
+    assert [first.message.payload, second.message.payload] == [b"0", b"2"]
+    assert slot_in(first) == (HERE, 0) and depth(nodes) == 2
+    assert (FIELD_RULES, b"hot") in first.unknown_fields and replayed_in(first) is None
+    assert nodes.here.durable_queue(NEAR).depth() == 1 and NEAR not in nodes.there.queues.core
 
 
 def test_a_will_cannot_go_to_responses_of_another_slot() -> None:

@@ -39,3 +39,14 @@ def test_a_topic_that_no_record_can_hold_is_passed_over_and_has_its_number(tmp_p
     assert target._records(0, numbered(rows)) == found
     assert aside.totals == {"refused": 2}, "what was passed over before is not counted again"
     aside.close()
+
+
+def test_a_message_says_of_which_slot_the_one_is_that_it_comes_of(tmp_path: Path) -> None:
+    aside = SetAside(tmp_path / "rules.db", "hot")
+    for slot, said in ((None, "0:5"), (1, "1:0:5")):
+        rule, door = RuleSettings(sql=""), RuleDoor(Places(tmp_path), "hot")
+        target = BrokerTarget("hot", rule, door, aside, slot=slot)
+        [(_, record)] = target._records(0, numbered([row(5, "a")]))
+        properties = decode_record(record).message.properties
+        assert properties is not None and dict(properties.user_properties)["rule-of"] == said
+    aside.close()

@@ -113,7 +113,8 @@ class RulePart(BulkPart):
             return SqlTarget(name, rule, door, aside, log_id=log.identity, settings=self.settings.sql)
         if rule.to == "webhook":
             return WebhookTarget(name, rule, door, aside, log.identity)
-        return BrokerTarget(name, rule, door, aside)
+        kafka = self.settings.kafka
+        return BrokerTarget(name, rule, door, aside, slot=None if kafka is None else kafka.slot)
 
     def _rows(self, records: DataFrame) -> DataFrame:
         return self._session.rows(self._rule_name, self._rule, records).where("offset >= 0")

@@ -20,7 +20,8 @@ TOPIC_TOO_LONG = f"a topic of more than {SERVED_BYTES_MAX} bytes"
 PIECE = 500
 PIECE_BYTES = 512 * 1024
 RULE, OF = "rule", "rule-of"
-"""User properties of what a rule publishes: its name, and "partition:offset" of the message that it comes of."""
+"""User properties of what a rule publishes: its name, and "partition:offset" of the message that it comes of, with the
+slot before it where there are several."""
 
 Numbered = tuple[int, bytes]
 NumberedRow = tuple[int, Row]
@@ -66,6 +67,12 @@ class RuleTarget(ABC):
 class BrokerTarget(RuleTarget):
     """Topics and queues: the broker keeps `next` together with the messages."""
 
+    def __init__(
+        self, name: str, rule: RuleSettings, door: RuleDoor, aside: SetAside, *, slot: int | None = None
+    ) -> None:
+        super().__init__(name, rule, door, aside)
+        self._slot = "" if slot is None else f"{slot}:"
+
     def put(self, partition: int, rows: Sequence[NumberedRow]) -> int:
         return sum(self._publish(partition, piece) for piece in pieces(self._records(partition, rows)))
 
@@ -99,7 +106,8 @@ class BrokerTarget(RuleTarget):
 
     def _record(self, row: Row) -> bytes:
         name = self._name
-        marks = Properties(user_properties=((RULE, name), (OF, f"{row['partition']}:{row['offset']}")))
+        of = f"{self._slot}{row['partition']}:{row['offset']}"
+        marks = Properties(user_properties=((RULE, name), (OF, of)))
         chain = SEPARATOR.join([*filter(None, [row["chain"]]), name]).encode()
         message = Message(
             row["topic"],
