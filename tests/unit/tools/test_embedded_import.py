@@ -7,6 +7,7 @@ from array import array
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -30,12 +31,14 @@ from embermq.ports.errors import StoreError
 from embermq.ports.tick_store import Receipt
 from embermq.ports.users import User
 from embermq.tools.embedded_import import archive, servers
+from embermq.tools.embedded_import import source as source_module
 from embermq.tools.embedded_import.counts import Counts
 from embermq.tools.embedded_import.job import _Import
 from embermq.tools.embedded_import.owed import Owed, OwedRecord, ReaderPlaces
 from embermq.tools.embedded_import.source import EmbeddedSource, embedded_settings, repair
 from embermq.tools.embedded_import.writes import shared_groups, ticks_of
 
+STARTS_MAX = 5
 ANN, BOB, PUMP, CREW = 1, 2, 3, 4
 RESERVED = 100
 END = 1 << 46
@@ -217,6 +220,24 @@ def test_wills_of_clients_that_died_with_their_broker_are_stored_for_all_who_are
         assert source.state.dispatcher_floor == source.log_end == 1
         assert {one.row.client_id: one.queued for one in source.sessions()} == {"ann": 0, "bob": 0, "pump": 1}
         assert [dict(one.receivers) for one in owed(source)] == [{ANN: 1}]
+
+
+def test_a_repair_ends_though_each_start_stores_a_will_that_is_due_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A start that publishes is followed by another one, which has nothing to publish."""
+    settings, starts, repaired = embedded_settings(Settings(), tmp_path), [], source_module._repaired
+    asyncio.run(store(tmp_path, settings, with_will()))
+
+    async def counted(*given: Any) -> bool:
+        starts.append(await repaired(*given))
+        assert len(starts) < STARTS_MAX, "it does not end"
+        return starts[-1]
+
+    monkeypatch.setattr(source_module, "_repaired", counted)
+    with held_data_dir(tmp_path) as lock:
+        asyncio.run(repair(tmp_path, settings, lock))
+    assert starts == [True, False]
 
 
 def test_access_rules_hold_for_wills_that_the_repair_publishes(tmp_path: Path) -> None:
