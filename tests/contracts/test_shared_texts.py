@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.support.waiting import wait_until
@@ -11,6 +11,7 @@ from tests.support.waiting import wait_until
 from embermq.adapters.alone.membership import MembershipAlone
 from embermq.adapters.etcd import texts
 from embermq.adapters.etcd.address import parse_address
+from embermq.adapters.etcd.link import EtcdLink
 from embermq.adapters.etcd.membership import EtcdMembership
 from embermq.ports.errors import StoreUnavailable
 from embermq.ports.membership import NodeAbout, SharedTexts
@@ -57,6 +58,38 @@ def test_all_are_told_and_who_changes_it_at_once(membership: Callable[[], EtcdMe
     assert first[-1] == {"user/bob": b"z"}
     assert watched(membership())[1][0] == {"user/bob": b"z"}, "who comes later"
     one.delete("user/bob")
+
+
+@pytest.mark.promise("cluster-23")
+def test_nobody_overwrites_what_it_has_not_been_told_of(membership: Callable[[], EtcdMembership]) -> None:
+    (one, _), late = watched(membership()), membership().texts("bans")
+    assert one.put("user/ann", b"x", 0)
+    assert not late.put("user/ann", b"y", 0)
+    assert one.put("user/ann", b"z", 0)
+    assert not late.delete("user/ann")
+    assert watched(membership())[1][0] == {"user/ann": b"z"}
+    assert late.put("user/ann", b"y", 0), "it has been told now"
+    assert late.put("user/ann", b"y", 0)
+    assert late.delete("user/ann")
+    assert late.delete("user/ann"), "there is none"
+    assert watched(membership())[1][0] == {}
+
+
+def test_a_change_whose_answer_does_not_come_is_made_all_the_same(
+    membership: Callable[[], EtcdMembership], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, _ = watched(membership())
+    call = EtcdLink.call
+
+    def asked_twice(link: EtcdLink, name: str, *asked: Any) -> Any:
+        if name == "KV/Txn":
+            call(link, name, *asked)
+        return call(link, name, *asked)
+
+    monkeypatch.setattr(EtcdLink, "call", asked_twice)
+    assert one.put("user/ann", b"x", 0)
+    assert one.put("user/ann", b"y", 0)
+    assert one.delete("user/ann")
 
 
 def test_what_lasts_for_a_time_is_over_then(

@@ -46,8 +46,7 @@ class SharedBans:
             self._texts.watch(self._seen)
             own = [ban for ban in bans_in(self._file) if not ban.is_over(now_ms)]
             for ban in own:
-                held_ms = self._until_ms.get(_key(ban))
-                if held_ms is None or (held_ms > 0 and not 0 < ban.until_ms <= held_ms):
+                if not self._is_held_longer(ban):
                     self._put(ban, now_ms)
             if own:
                 LOG.warning("%d bans of %s hold in the cluster now", len(own), self._file)
@@ -62,9 +61,13 @@ class SharedBans:
     def lift(self, ban: Ban) -> None:
         """See `BanStore`."""
         try:
-            self._texts.delete(_key(ban))
+            is_done = self._texts.delete(_key(ban))
         except StoreUnavailable as error:
             raise _unknown(error) from error
+        if not is_done:
+            raise OperationRefused(
+                "another node has changed this ban at the same time: look at it, and lift it again"
+            )
 
     def _put(self, ban: Ban, now_ms: int) -> None:
         key, text = _key(ban), msgspec.json.encode(ban)
@@ -75,9 +78,15 @@ class SharedBans:
             )
         lasts_s = -(-(ban.until_ms - now_ms) // 1000) if ban.until_ms else 0
         try:
-            self._texts.put(key, text, lasts_s)
+            # Of two that nodes put at the same time, neither having seen the other, the longer holds.
+            while not self._texts.put(key, text, lasts_s) and not self._is_held_longer(ban):
+                pass
         except StoreUnavailable as error:
             raise _unknown(error) from error
+
+    def _is_held_longer(self, ban: Ban) -> bool:
+        held_ms = self._until_ms.get(_key(ban))
+        return held_ms is not None and (held_ms == 0 or 0 < ban.until_ms <= held_ms)
 
     def _seen(self, found: Mapping[str, bytes]) -> None:
         """On any thread. Raises StoreError for what a later version has put there: what is known stays."""

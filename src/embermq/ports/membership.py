@@ -62,18 +62,19 @@ class SharedTexts(ABC):
     threads."""
 
     @abstractmethod
-    def put(self, key: str, text: bytes, lasts_s: int) -> None:
-        """Have this one in place of one before, for that time at least and not much longer; 0: until it is deleted."""
+    def put(self, key: str, text: bytes, lasts_s: int) -> bool:
+        """Have this one in place of one before, for that time at least and not much longer; 0: until it is deleted.
+        False, and nothing is done, when another process has changed it since this one was told of it."""
 
     @abstractmethod
-    def delete(self, key: str) -> None:
-        """Have none, if there is one."""
+    def delete(self, key: str) -> bool:
+        """Have none, if there is one; False likewise."""
 
     @abstractmethod
     def watch(self, changed: Callable[[Mapping[str, bytes]], None]) -> None:
         """Have this called with all that there are, before this returns, and with all after every change, as
-        `Membership.watch` does; of one that this process has made before `put` or `delete` returns. One call at a time,
-        on any thread, never with what was there before what was told last."""
+        `Membership.watch` does; before `put` or `delete` returns, of what it has found or made. One call at a time, on
+        any thread, never with what was there before what was told last."""
 
 
 class Membership(ABC):

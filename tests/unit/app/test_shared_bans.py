@@ -29,16 +29,29 @@ class Texts(SharedTexts):
         self.lasts: dict[str, int] = {}
         self.is_away = False
         self.changed: Callable[[Mapping[str, bytes]], None] = lambda _: None
+        self.by_others: list[dict[str, bytes]] = []
+        """What another node makes of it just before each change here."""
 
-    def put(self, key: str, text: bytes, lasts_s: int) -> None:
-        self._look()
-        self.found[key], self.lasts[key] = text, lasts_s
+    def put(self, key: str, text: bytes, lasts_s: int) -> bool:
+        is_as_seen = self._is_as_seen()
+        if is_as_seen:
+            self.found[key], self.lasts[key] = text, lasts_s
         self.changed(dict(self.found))
+        return is_as_seen
 
-    def delete(self, key: str) -> None:
-        self._look()
-        self.found.pop(key, None)
+    def delete(self, key: str) -> bool:
+        is_as_seen = self._is_as_seen()
+        if is_as_seen:
+            self.found.pop(key, None)
         self.changed(dict(self.found))
+        return is_as_seen
+
+    def _is_as_seen(self) -> bool:
+        self._look()
+        if not self.by_others:
+            return True
+        self.found = self.by_others.pop(0)
+        return False
 
     def watch(self, changed: Callable[[Mapping[str, bytes]], None]) -> None:
         self._look()
@@ -94,6 +107,38 @@ def test_of_two_bans_of_the_same_value_the_longer_holds(
     (tmp_path / FILE_NAME).write_bytes(msgspec.json.encode([Ban(BanKind.USER, "ann", NOW, own_ms)]))
     (kept,) = Side(texts, tmp_path).told[-1].all(NOW)
     assert kept.until_ms == kept_ms
+
+
+@pytest.mark.promise("cluster-23")
+@pytest.mark.parametrize(
+    ("others_ms", "own_ms", "kept_ms"),
+    [(NOW + 5, 0, 0), (0, NOW + 5, 0), (NOW + 5, NOW + 9, NOW + 9), (NOW + 9, NOW + 5, NOW + 9)],
+)
+def test_of_two_bans_that_nodes_put_at_the_same_time_the_longer_holds(
+    tmp_path: Path, others_ms: int, own_ms: int, kept_ms: int
+) -> None:
+    texts = Texts()
+    one = Side(texts, tmp_path)
+    one.bans.put(ANN)
+    (key,) = texts.found
+    texts.by_others.append({key: msgspec.json.encode(Ban(BanKind.USER, "ann", NOW, others_ms))})
+    one.bans.put(Ban(BanKind.USER, "ann", NOW, own_ms))
+    (kept,) = one.told[-1].all(NOW)
+    assert kept.until_ms == kept_ms
+
+
+def test_a_ban_that_another_node_changes_meanwhile_is_not_lifted(tmp_path: Path) -> None:
+    texts = Texts()
+    one = Side(texts, tmp_path)
+    one.bans.put(ANN)
+    (key,) = texts.found
+    texts.by_others.append({key: msgspec.json.encode(Ban(BanKind.USER, "ann", NOW, NOW + 5))})
+    with pytest.raises(OperationRefused, match="another node has changed this ban"):
+        one.bans.lift(ANN)
+    (kept,) = one.told[-1].all(NOW)
+    assert kept.until_ms == NOW + 5
+    one.bans.lift(kept)
+    assert one.values == []
 
 
 def test_what_is_known_stays_while_etcd_is_away(tmp_path: Path) -> None:
