@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING
 
 from embermq.adapters.redis.address import RedisAddress
 from embermq.adapters.redis.answers import Answer, ErrorReply
@@ -22,7 +22,6 @@ from embermq.adapters.redis.wire import (
     Ledger,
     Operation,
     Wire,
-    WireEnds,
     Word,
     ignore,
     pack,
@@ -30,6 +29,9 @@ from embermq.adapters.redis.wire import (
 )
 from embermq.ports.errors import TakenOver
 from embermq.ports.store_node import Node
+
+if TYPE_CHECKING:
+    from embermq.adapters.redis.link import RedisLink
 
 LOG = logging.getLogger("embermq.redis")
 CONNECT_TIMEOUT_S = 2.0
@@ -76,37 +78,13 @@ class Plan:
         )
 
 
-class ChannelOwner(ABC):
-    """Who knows what to do when something is wrong."""
-
-    @abstractmethod
-    def met(self, channel: Channel, wire: Wire, operation: Operation, text: str) -> None:
-        """An operation was answered with an error."""
-
-    @abstractmethod
-    def advance(self, probe: Operation) -> None:
-        """The first operation of a lane is done."""
-
-    @abstractmethod
-    def renewed(self, channel: Channel) -> None:
-        """It is connected, and the server was restarted meanwhile, or is another one."""
-
-    @abstractmethod
-    def came(self, channel: Channel) -> None:
-        """It is connected, and logged in."""
-
-    @abstractmethod
-    def went(self, channel: Channel) -> None:
-        """It is not connected any more, or could not be."""
-
-
-class Channel(WireEnds):
+class Channel:
     """Sends what is put into it, in order, until it is answered; connects as often as needed.
 
     A batch goes when `batch_commands` are there or `batch_ms` have gone since the last one.
     """
 
-    def __init__(self, node: Node, plan: Plan, owner: ChannelOwner) -> None:
+    def __init__(self, node: Node, plan: Plan, link: RedisLink) -> None:
         settings = plan.settings
         self.node = node
         self.queue: deque[Operation] = deque()
@@ -116,7 +94,7 @@ class Channel(WireEnds):
         self.failures = 0
         self.wire: Wire | None = None
         self._plan = plan
-        self._owner = owner
+        self._link = link
         self._loop = asyncio.get_running_loop()
         self._batch_commands = settings.batch_commands
         self._batch_s = settings.batch_ms / 1000
@@ -243,6 +221,7 @@ class Channel(WireEnds):
     # What the connection tells
 
     def settle(self, wire: Wire, operation: Operation, answer: object) -> None:
+        """Take an answer that needs a closer look."""
         if operation.kind == Kind.SILENT:
             return
         if operation.kind == Kind.OWN:
@@ -255,7 +234,7 @@ class Channel(WireEnds):
         if lane is not None and operation is not lane.probe:
             lane.ops.append(operation)
         elif isinstance(answer, ErrorReply):
-            self._owner.met(self, wire, operation, str(answer))
+            self._link.met(self, wire, operation, str(answer))
         else:
             self.finish(wire, operation, answer)  # type: ignore[arg-type]
 
@@ -267,11 +246,13 @@ class Channel(WireEnds):
             self._deliver(operation, answer)
 
     def answered(self, wire: Wire) -> None:
+        """Some answers came, and all of them are dealt with."""
         self.failures = 0
         if self.queue and self._flush is None and wire is self.wire:
             self._arm()
 
     def lost(self, wire: Wire, reason: str) -> None:
+        """The connection has ended: what is in `sent` and `unsafe` has no answer."""
         for operation in wire.sent:
             if operation.kind == Kind.OWN:
                 operation.then(ErrorReply("LOST connection"))  # type: ignore[arg-type]
@@ -323,7 +304,7 @@ class Channel(WireEnds):
             self._confirmed.note(operation)
         tell(operation, answer)
         if operation.kind == Kind.PROBE:
-            self._owner.advance(operation)
+            self._link.advance(operation)
 
     def _count_replicas(self, wire: Wire, answer: object) -> None:
         if not isinstance(answer, int):
@@ -410,10 +391,10 @@ class Channel(WireEnds):
         self.wire = wire
         if self._is_renewed:
             self._is_renewed = False
-            self._owner.renewed(self)
+            self._link.renewed(self)
         wire.confirmed = self._confirmed
         self.flush()
-        self._owner.came(self)
+        self._link.came(self)
 
     def _failed(self, reason: str) -> None:
         self.failures += 1
@@ -421,7 +402,7 @@ class Channel(WireEnds):
             self._since_s = self._loop.time()
             LOG.warning("%s: %s", self.node, reason)
         self.failing = reason
-        self._owner.went(self)
+        self._link.went(self)
 
     def _pause_s(self) -> float:
         longest_s = BREAKER_PAUSE_S

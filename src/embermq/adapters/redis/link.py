@@ -15,7 +15,7 @@ from embermq.adapters.redis.answers import Answer, Refused, Sort, sort_error
 from embermq.adapters.redis.channel import Channel, Plan
 from embermq.adapters.redis.held_keys import HeldKeys
 from embermq.adapters.redis.lane import Lane
-from embermq.adapters.redis.routes import ClusterRoutes, OneNode, RouteOwner, Routes
+from embermq.adapters.redis.routes import ClusterRoutes, OneNode, Routes
 from embermq.adapters.redis.script import Script
 from embermq.adapters.redis.settings import RedisSettings
 from embermq.adapters.redis.slots import named_in, slot_of
@@ -54,7 +54,7 @@ class LinkStatistics(Struct, frozen=True):
     """Operations that were confirmed and not kept as long as they should be, for want of room."""
 
 
-class RedisLink(RouteOwner):
+class RedisLink:
     """All that the broker asks of Redis while it runs; used on the event loop's thread only.
 
     Guarantees. Operations of one `key` (say always the same text for one client; all that it touches has the same hash
@@ -199,6 +199,7 @@ class RedisLink(RouteOwner):
     # What the channels meet
 
     def met(self, channel: Channel, wire: Wire, operation: Operation, text: str) -> None:
+        """An operation was answered with an error."""
         sort = sort_error(text)
         if sort is Sort.BROKEN:
             self._refuse(channel, wire, operation, text)
@@ -221,6 +222,7 @@ class RedisLink(RouteOwner):
         self._arm()
 
     def advance(self, probe: Operation) -> None:
+        """The first operation of a lane is done."""
         lane = self._held[probe.key]
         lane.ops.popleft()
         lane.probe = None
@@ -233,9 +235,11 @@ class RedisLink(RouteOwner):
             self._dissolve(probe.key, lane)
 
     def renewed(self, channel: Channel) -> None:
+        """It is connected, and the server was restarted meanwhile, or is another one."""
         self._send_again(lambda operation: self._routes.channel_of(operation.slot) is channel)
 
     def moved(self, slots: set[int]) -> None:
+        """Another node has these slots now: promoted, it may not have heard of what was written last."""
         self._send_again(lambda operation: operation.slot in slots)
 
     def _send_again(self, is_lost: Callable[[Operation], bool]) -> None:
@@ -263,9 +267,11 @@ class RedisLink(RouteOwner):
         self._resent_s = time.monotonic()
 
     def came(self, channel: Channel) -> None:
+        """It is connected, and logged in."""
         self._routes.came(channel)
 
     def went(self, channel: Channel) -> None:
+        """It is not connected any more, or could not be."""
         self._routes.went(channel)
 
     # Lanes

@@ -7,12 +7,15 @@ import logging
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
-from embermq.adapters.redis.channel import Channel, ChannelOwner, Plan
-from embermq.adapters.redis.lane import Lane
+from embermq.adapters.redis.channel import Channel, Plan
 from embermq.adapters.redis.slots import SLOTS, read_slots
 from embermq.adapters.redis.wire import Kind, Operation, pack
 from embermq.ports.store_node import Node
+
+if TYPE_CHECKING:
+    from embermq.adapters.redis.link import RedisLink
 
 LOG = logging.getLogger("embermq.redis")
 REFRESH_S = 0.1
@@ -22,18 +25,6 @@ REFRESH_AGAIN_S = 0.25
 REFRESH_ANSWER_S = 1.0
 """After that another node is asked."""
 _SLOTS = pack(("CLUSTER", "SLOTS"))
-
-
-class RouteOwner(ChannelOwner):
-    """Who holds the operations of a key together while they change their way."""
-
-    @abstractmethod
-    def moved(self, slots: set[int]) -> None:
-        """Another node has these slots now: promoted, it may not have heard of what was written last."""
-
-    @abstractmethod
-    def hold(self, operation: Operation, channel: Channel) -> Lane:
-        """The lane of an operation that is, or was, on its way by a channel where its keys are no more."""
 
 
 class Routes(ABC):
@@ -76,9 +67,9 @@ class Routes(ABC):
 class OneNode(Routes):
     """A single Redis, which has every slot."""
 
-    def __init__(self, plan: Plan, owner: RouteOwner) -> None:
+    def __init__(self, plan: Plan, link: RedisLink) -> None:
         (self._node,) = plan.address.nodes
-        self._channel = Channel(self._node, plan, owner)
+        self._channel = Channel(self._node, plan, link)
 
     def put(self, operation: Operation) -> None:
         self._channel.put(operation)
@@ -112,9 +103,9 @@ class ClusterRoutes(Routes):
     The nodes of the address are tried again, by name, whenever no other answers.
     """
 
-    def __init__(self, plan: Plan, owner: RouteOwner) -> None:
+    def __init__(self, plan: Plan, link: RedisLink) -> None:
         self._plan = plan
-        self._owner = owner
+        self._link = link
         self._loop = asyncio.get_running_loop()
         self._channels: dict[Node, Channel] = {}
         self._owners: list[Channel | None] = [None] * SLOTS
@@ -139,7 +130,7 @@ class ClusterRoutes(Routes):
     def channel_at(self, node: Node) -> Channel:
         channel = self._channels.get(node)
         if channel is None:
-            channel = self._channels[node] = Channel(node, self._plan, self._owner)
+            channel = self._channels[node] = Channel(node, self._plan, self._link)
         return channel
 
     @property
@@ -218,7 +209,7 @@ class ClusterRoutes(Routes):
         for channel in list(self._channels.values()):
             self._reroute(channel)
         if moved:
-            self._owner.moved(moved)
+            self._link.moved(moved)
         waiting, self._unrouted = self._unrouted, deque()
         for operation in waiting:
             self.put(operation)
@@ -232,7 +223,7 @@ class ClusterRoutes(Routes):
         if channel.wire is not None:
             for operation in (*(entry[0] for entry in channel.wire.unsafe), *channel.wire.sent):
                 if operation.kind == Kind.PLAIN and owners[operation.slot] is not channel:
-                    self._owner.hold(operation, channel)
+                    self._link.hold(operation, channel)
         stays: list[Operation] = []
         for operation in channel.queue:
             if (
@@ -240,9 +231,9 @@ class ClusterRoutes(Routes):
                 and not operation.asking
                 and owners[operation.slot] is not channel
             ):
-                self._owner.hold(operation, channel).failed(self._loop.time(), at_once=True)
+                self._link.hold(operation, channel).failed(self._loop.time(), at_once=True)
             elif operation.kind == Kind.PLAIN and owners[operation.slot] is not channel:
-                self._owner.hold(operation, channel).later.append(operation)
+                self._link.hold(operation, channel).later.append(operation)
             else:
                 stays.append(operation)
         if len(stays) < len(channel.queue):

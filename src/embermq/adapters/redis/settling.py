@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from embermq.adapters.redis.wire import Confirmed, Operation
+from embermq.adapters.redis.wire import Operation
 from embermq.ports.store_node import Node
 
 
@@ -21,14 +21,14 @@ class Settling:
     def __init__(self, settle_s: float, bytes_max: int) -> None:
         self.settle_s = settle_s
         self._bytes_max = bytes_max
-        self._windows: dict[Node, _Window] = {}
+        self._windows: dict[Node, ConfirmedWrites] = {}
         self.kept_bytes = 0
         self.let_go = 0
         """Operations that had to go before their time."""
 
-    def window(self, node: Node) -> Confirmed:
+    def window(self, node: Node) -> ConfirmedWrites:
         """That of one server, over all connections to it."""
-        return self._windows.setdefault(node, _Window(self))
+        return self._windows.setdefault(node, ConfirmedWrites(self))
 
     def keep(self, size: int) -> None:
         """So many bytes more, wherever; the oldest go when that is too much."""
@@ -58,18 +58,20 @@ class Settling:
         return taken
 
 
-class _Window(Confirmed):
-    """Of one server; oldest first, with the time of the confirmation (time.monotonic)."""
+class ConfirmedWrites:
+    """Writes that one server has confirmed; oldest first, with the time of the confirmation (time.monotonic)."""
 
     def __init__(self, settling: Settling) -> None:
         self._settling = settling
         self.kept: deque[tuple[float, Operation]] = deque()
 
     def note(self, operation: Operation) -> None:
+        """It is confirmed now."""
         self.kept.append((time.monotonic(), operation))
         self._settling.keep(len(operation.packed))
 
     def lived(self, at_s: float) -> None:
+        """The server was alive then: it has answered what was sent at that time."""
         self.drop(at_s - self._settling.settle_s)
 
     def drop(self, before_s: float) -> None:

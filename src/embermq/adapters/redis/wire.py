@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import hiredis
 from msgspec import Struct
 
 from embermq.adapters.redis.answers import Answer, ErrorReply
+
+if TYPE_CHECKING:
+    from embermq.adapters.redis.channel import Channel
+    from embermq.adapters.redis.settling import ConfirmedWrites
 
 LOG = logging.getLogger("embermq.redis")
 Word = bytes | str | int
@@ -64,18 +67,6 @@ class Ledger:
         self.waiting_bytes = 0
 
 
-class Confirmed(ABC):
-    """Who remembers the writes that one server has confirmed."""
-
-    @abstractmethod
-    def note(self, operation: Operation) -> None:
-        """It is confirmed now."""
-
-    @abstractmethod
-    def lived(self, at_s: float) -> None:
-        """The server was alive then (time.monotonic): it has answered what was sent at that time."""
-
-
 def ignore(answer: Answer) -> None:
     """Nobody waits for it."""
 
@@ -86,34 +77,18 @@ def pack(words: Sequence[Word]) -> bytes:
     return packed
 
 
-class WireEnds(ABC):
-    """Who has the connection."""
-
-    @abstractmethod
-    def settle(self, wire: Wire, operation: Operation, answer: object) -> None:
-        """An answer that needs a closer look."""
-
-    @abstractmethod
-    def answered(self, wire: Wire) -> None:
-        """Some answers came, and all of them are dealt with."""
-
-    @abstractmethod
-    def lost(self, wire: Wire, reason: str) -> None:
-        """It has ended: what is in `sent` and `unsafe` has no answer."""
-
-
 class Wire(asyncio.Protocol):
     """Carries commands of one connection. `held` are the keys whose answers need a closer look; shared by all.
 
     With `waits`, answers are kept in `unsafe` until a WAIT says that enough replicas have what was written.
     """
 
-    def __init__(self, ends: WireEnds, ledger: Ledger, held: Mapping[str, object], *, waits: bool) -> None:
-        self._ends = ends
+    def __init__(self, channel: Channel, ledger: Ledger, held: Mapping[str, object], *, waits: bool) -> None:
+        self._channel = channel
         self._ledger = ledger
         self._held = held
         self._waits = waits
-        self.confirmed: Confirmed | None = None
+        self.confirmed: ConfirmedWrites | None = None
         """Told of writes, unless nobody keeps them. Only once it is clear whether the server is the one that was there
         before: signs of life of another one say nothing about what the old one lost."""
         self._written: deque[tuple[int, float]] = deque()
@@ -156,7 +131,7 @@ class Wire(asyncio.Protocol):
             while (answer := self._reader.gets()) is not _NOTHING:
                 operation = sent.popleft()
                 if held or operation.kind or answer.__class__ is ErrorReply:
-                    self._ends.settle(self, operation, answer)
+                    self._channel.settle(self, operation, answer)
                 elif waits:
                     self.unsafe.append((operation, answer))
                 else:
@@ -171,9 +146,9 @@ class Wire(asyncio.Protocol):
             return
         if confirmed is not None:
             self._tell_alive(confirmed)
-        self._ends.answered(self)
+        self._channel.answered(self)
 
-    def _tell_alive(self, confirmed: Confirmed) -> None:
+    def _tell_alive(self, confirmed: ConfirmedWrites) -> None:
         """By what was answered: its answer may have waited for long, in the server's machine or in this one."""
         answered = self.sent_total - len(self.sent)
         written, at_s = self._written, 0.0
@@ -191,7 +166,7 @@ class Wire(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self.is_blocked = bool(self._reason)
-        self._ends.answered(self)
+        self._channel.answered(self)
 
     def abort(self, reason: str) -> None:
         """End it at once, for a reason that is told."""
@@ -205,7 +180,7 @@ class Wire(asyncio.Protocol):
         reason = self._reason or (
             f"connection lost: {getattr(exc, 'strerror', None) or exc}" if exc else "closed the connection"
         )
-        self._ends.lost(self, reason)
+        self._channel.lost(self, reason)
 
 
 def tell(operation: Operation, answer: Answer) -> None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from embermq.delivery.application.fed_lane import FedLane
-from embermq.delivery.application.lane import LogLane
 from embermq.delivery.application.log_tail import LogTail, TailsEnd
 from embermq.delivery.application.positions import Positions, SourceOffsets
 from embermq.delivery.application.start_position import StartPosition
@@ -16,34 +15,15 @@ from embermq.model.unacknowledged import WhyUnacknowledged
 from embermq.ports.application_feed import ApplicationFeed, FeedEntry, FeedTaker
 from embermq.sessions.session import Delivery, Session
 
-
-class ReaderOwner(Protocol):
-    """Whose reader it is."""
-
-    offsets_are_sources: bool
-    """Offsets of the log are positions in the message log."""
-
-    def came(self, reader: FedReader) -> None:
-        """Something may wait in it now."""
-
-    def unacknowledged(self, lane: LogLane, source: int, why: WhyUnacknowledged) -> None:
-        """See `Journal`."""
-
-    def missed(self, reader: FedReader, count: int) -> None:
-        """So many records were deleted before they were read; the feed has logged that."""
-
-    def unreadable(self, reader: FedReader, offset: int, source: int, problem: str) -> None:
-        """See `FedLane`."""
-
-    def gone(self, reader: FedReader, reason: str) -> None:
-        """Its log is not there any more."""
+if TYPE_CHECKING:
+    from embermq.delivery.application.fed_readers import FedReaders
 
 
 class FedReader(FedLane, FeedTaker):
     """Reads the application log of one connected session, whose log is partition 0."""
 
     __slots__ = (
-        "_owner",
+        "_readers",
         "feed",
         "is_counted",
         "known",
@@ -55,18 +35,18 @@ class FedReader(FedLane, FeedTaker):
         "written_base",
     )
 
-    def __init__(self, owner: ReaderOwner, session: Session, log: str, standing: StartPosition) -> None:
+    def __init__(self, readers: FedReaders, session: Session, log: str, standing: StartPosition) -> None:
         stored, marks = standing.place.positions, standing.marks
         settled = (mark.offset for mark in marks if mark.state == QueueState.DONE)
-        positions = SourceOffsets if owner.offsets_are_sources else Positions
+        positions = SourceOffsets if readers.offsets_are_sources else Positions
         super().__init__(session, log, positions(stored, settled))
         self.settled = max(0, standing.place.settled)
         self.is_counted = standing.place.settled >= 0
         """Whether all that was sent below the floor is in `settled`."""
         self.resumed_to = self.next_offset = max([self.floor, *(mark.offset + 1 for mark in marks)])
-        if owner.offsets_are_sources:
+        if readers.offsets_are_sources:
             self.read_to = self.resumed_to
-        self._owner = owner
+        self._readers = readers
         self.place = standing.place
         """What was stored when it began."""
         self.last_packet_id = 0
@@ -85,11 +65,11 @@ class FedReader(FedLane, FeedTaker):
     def take(self, partition: int, entries: list[FeedEntry]) -> None:
         missing = entries[0].offset - max(self.read_to, self.resumed_to)
         if missing > 0:
-            self._owner.missed(self, missing)
+            self._readers.missed(self, missing)
         freed = self.receive(entries)
         if freed:
             self.feed.release(freed)
-        self._owner.came(self)
+        self._readers.came(self)
 
     @property
     def has_more(self) -> bool:
@@ -125,14 +105,14 @@ class FedReader(FedLane, FeedTaker):
                 return  # it cannot be read now
 
     def gone(self, reason: str) -> None:
-        self._owner.gone(self, reason)
+        self._readers.gone(self, reason)
 
     def unreadable(self, offset: int, source: int, problem: str) -> None:
-        self._owner.unreadable(self, offset, source, problem)
+        self._readers.unreadable(self, offset, source, problem)
 
     def vanished(self, source: int) -> None:
-        self._owner.missed(self, 1)
-        self._owner.unacknowledged(self, source, WhyUnacknowledged.UNREADABLE)
+        self._readers.missed(self, 1)
+        self._readers.unacknowledged(self, source, WhyUnacknowledged.UNREADABLE)
 
     def wanted(self, entry: FeedEntry) -> PackEntry | None:
         return None if entry.source in self.known else self.stamped(entry)
@@ -156,7 +136,7 @@ class FedReader(FedLane, FeedTaker):
 
     def begin(self, end: TailsEnd, log_end: int) -> list[Delivery]:
         """A connection begins, with the log's tail; returns what is to be resent besides `resend`."""
-        if self._owner.offsets_are_sources:
+        if self._readers.offsets_are_sources:
             # What is being handed on at this moment may be below it: that comes by the feed.
             self.tail = LogTail(end, log_end)
         return []

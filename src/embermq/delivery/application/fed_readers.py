@@ -457,6 +457,7 @@ class FedReaders(ApplicationDelivery):
             session.link.disconnect(ReasonCode.SERVER_BUSY, "its messages cannot be read")
 
     def missed(self, reader: FedReader, count: int) -> None:
+        """So many records were deleted before they were read; the feed has logged that."""
         self.lost += count
 
     def restored(self, session: Session, identity: str) -> None:
@@ -478,6 +479,7 @@ class FedReaders(ApplicationDelivery):
     # Messages
 
     def came(self, reader: FedReader) -> None:
+        """Something may wait in it now."""
         self._state.tick.wake()
         self.pump(reader.session)
 

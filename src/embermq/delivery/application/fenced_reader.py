@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from embermq.delivery.application.fed_reader import FedReader, ReaderOwner
+from embermq.delivery.application.fed_reader import FedReader
 from embermq.delivery.application.lane import NOTHING
 from embermq.delivery.application.log_tail import LogTail, TailsEnd
 from embermq.delivery.application.start_position import StartPosition
@@ -19,6 +20,9 @@ from embermq.ports.application_feed import FeedEntry
 from embermq.sessions.packet_ids import reserve_packet_id
 from embermq.sessions.session import Delivery, Session
 from embermq.sessions.tick import Tick
+
+if TYPE_CHECKING:
+    from embermq.delivery.application.fed_readers import FedReaders
 
 
 class FencedReader(FedReader):
@@ -43,9 +47,9 @@ class FencedReader(FedReader):
     )
 
     def __init__(
-        self, owner: ReaderOwner, session: Session, log: str, standing: StartPosition, tick: Tick
+        self, readers: FedReaders, session: Session, log: str, standing: StartPosition, tick: Tick
     ) -> None:
-        super().__init__(owner, session, log, standing)
+        super().__init__(readers, session, log, standing)
         self._tick = tick
         place, bound = standing.place, {mark.source for mark in standing.marks}
         self.fence = TailFence(place.served)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Set
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from embermq.delivery.application.fed_lane import FedLane
 from embermq.delivery.application.positions import Positions
@@ -18,6 +18,9 @@ from embermq.ports.application_feed import FeedEntry, SharedFeed, SharedTaker
 from embermq.routing.router import Subscriber
 from embermq.routing.shared_logs import SharedGroup
 from embermq.sessions.session import Delivery, Session
+
+if TYPE_CHECKING:
+    from embermq.delivery.application.shared_readers import SharedReaders
 
 CLAIMS_LOOKED_AT = 256
 """Claims are looked through for old ones when there are so many more than before."""
@@ -105,25 +108,6 @@ class ShareGroup:
         return found
 
 
-class GroupOwner(Protocol):
-    """Whose members they are."""
-
-    def came(self, member: Member) -> None:
-        """Something may wait in it now."""
-
-    def ends_lane(self, lane: SharedLane) -> None:
-        """Its partition is another member's."""
-
-    def begins_lane(self, lane: SharedLane) -> None:
-        """It has got a partition."""
-
-    def gone(self, member: Member, reason: str) -> None:
-        """Its log is not there any more."""
-
-    def unreadable(self, lane: SharedLane, offset: int, problem: str) -> None:
-        """A record cannot be understood: it is passed over."""
-
-
 class SharedLane(FedLane):
     """One partition that a member reads."""
 
@@ -168,7 +152,7 @@ class SharedLane(FedLane):
         )
 
     def unreadable(self, offset: int, source: int, problem: str) -> None:
-        self.member.owner.unreadable(self, offset, problem)
+        self.member.readers.unreadable(self, offset, problem)
 
     def unsent(self) -> list[Delivery]:
         """What the client has not been sent: it waits for the socket, or is being stored."""
@@ -181,8 +165,8 @@ class SharedLane(FedLane):
 class Member(SharedTaker):
     """A connected session's part in a group."""
 
-    def __init__(self, owner: GroupOwner, group: ShareGroup, subscriber: Subscriber) -> None:
-        self.owner = owner
+    def __init__(self, readers: SharedReaders, group: ShareGroup, subscriber: Subscriber) -> None:
+        self.readers = readers
         self.group = group
         self.session: Session = subscriber.session
         self.lanes: dict[int, SharedLane] = {}
@@ -201,12 +185,12 @@ class Member(SharedTaker):
 
     def assigned(self, partition: int, stored: StoredPositions) -> None:
         lane = self.lanes[partition] = SharedLane(self, partition, stored)
-        self.owner.begins_lane(lane)
+        self.readers.begins_lane(lane)
 
     def revoked(self, partition: int) -> None:
         lane = self.lanes.pop(partition, None)
         if lane is not None:
-            self.owner.ends_lane(lane)
+            self.readers.ends_lane(lane)
 
     def take(self, partition: int, entries: list[FeedEntry]) -> None:
         lane = self.lanes.get(partition)
@@ -216,7 +200,7 @@ class Member(SharedTaker):
         freed = lane.receive(entries)
         if freed:
             self.feed.release(freed)
-        self.owner.came(self)
+        self.readers.came(self)
 
     def gone(self, reason: str) -> None:
-        self.owner.gone(self, reason)
+        self.readers.gone(self, reason)

@@ -231,6 +231,7 @@ class SharedReaders(SharedLogReaders):
         member.feed = self._place.feeds.join(shared.name, shared.log.name, member, group.known)
 
     def begins_lane(self, lane: SharedLane) -> None:
+        """A member has got a partition."""
         link = lane.session.link
         if link is not None:
             self._window.begin(lane, link)
@@ -272,6 +273,7 @@ class SharedReaders(SharedLogReaders):
         sender.send(owed, link, waiting)
 
     def gone(self, member: Member, reason: str) -> None:
+        """A member's log is not there any more."""
         self._state.tick.wake()
         LOG.error("shared log %s: %s", member.group.shared.log.name, reason)
         self._close(member)
@@ -279,6 +281,7 @@ class SharedReaders(SharedLogReaders):
         self._shared_logs.gone(member.group.shared.log)
 
     def unreadable(self, lane: SharedLane, offset: int, problem: str) -> None:
+        """A record cannot be understood: it is passed over."""
         self._state.counters.application_unreadable += 1
         LOG.error(
             "%s, partition %d, offset %d: skipped, it cannot be decoded: %s",
@@ -398,6 +401,7 @@ class SharedReaders(SharedLogReaders):
     # Messages
 
     def came(self, member: Member) -> None:
+        """Something may wait in it now."""
         self._state.tick.wake()
         while self._pump(member):
             pass
