@@ -39,6 +39,7 @@ from embermq.ports.errors import StoreError
 from embermq.routing.router import Subscriber
 from embermq.sessions.link import Link
 from embermq.sessions.listener_terms import VERSION_NAMES
+from embermq.sessions.member_ids import client_of, is_member_id
 from embermq.sessions.session import Session
 from embermq.sessions.session_table import SessionTable
 from embermq.sessions.tick import Tick
@@ -125,8 +126,13 @@ class SessionDesk:
 
     async def delete(self, client_id: str) -> None:
         """End session and connection, queue and subscriptions included; returns when that is durable. Raises
-        NotFound."""
+        NotFound, and Refused for a part of another session: its client would not hear that it is a member no more."""
         session = self._find(client_id)
+        if is_member_id(client_id):
+            raise OperationRefused(
+                f"{client_id!r} is the part of a client's session that is at this slot, and ends with it: end that of "
+                f"{client_of(client_id)!r}"
+            )
         self._ticks.look_at_clock()
         durable = Waiter()
         self._broker.connecting.remove(session, durable)

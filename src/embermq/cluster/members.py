@@ -60,7 +60,9 @@ WINDOW_MAX = 100
 BULK_BYTES_MAX = 256 * 1024
 """Of payloads that have waited, put on a connection before it is flushed: it may take no more then."""
 RESPONSES = f"{QUEUE_PREFIX}responses/"
-NO_SESSION = "the slot of a shared subscription or a queue has lost its session for this client"
+NO_SESSION = (
+    "the slot of a shared subscription or a queue has lost its session for this client: subscribe again"
+)
 LINK_LOST = "the node of a shared subscription or a queue has gone, and messages were not acknowledged"
 
 

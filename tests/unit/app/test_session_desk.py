@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 from tests.support.hand_driven import HandDrivenBroker
+from tests.unit.cluster.test_members import enters
 
 from embermq.admin import session_desk
-from embermq.admin.errors import NotFound
+from embermq.admin.errors import NotFound, OperationRefused
 from embermq.admin.session_desk import SessionDesk
 from embermq.admin.session_values import UnacknowledgedView
 from embermq.mqtt.wire.packets import Puback
@@ -36,6 +37,20 @@ def test_delete_returns_when_it_is_durable() -> None:
 
     asyncio.run(scenario())
     assert "c" not in hand.restarted().state.sessions
+
+
+def test_a_member_session_ends_with_its_client_s_own_and_not_alone() -> None:
+    hand = HandDrivenBroker()
+    enters(hand, "$member/7/a/b")
+    ticks: Any = SimpleNamespace(look_at_clock=lambda: None, wake=lambda: None)
+    desk = SessionDesk(hand.broker, ticks, lambda: None)
+    with pytest.raises(OperationRefused, match=r"ends with it: end that of 'a/b'$"):
+        asyncio.run(desk.delete("$member/7/a/b"))
+    with pytest.raises(NotFound):
+        asyncio.run(desk.delete("$member/8/a/b"))
+    desk.disconnect("$member/7/a/b")
+    hand.settle()
+    assert "$member/7/a/b" in hand.restarted().state.sessions
 
 
 def test_who_asks_for_a_client_of_another_node_is_told_which() -> None:

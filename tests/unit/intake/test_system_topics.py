@@ -6,6 +6,7 @@ from math import exp
 
 import pytest
 from tests.support.hand_driven import HandDrivenBroker, HandLink
+from tests.unit.cluster.test_members import enters
 
 from embermq.intake.system_topics import SESSIONS_STEP
 from embermq.model.client_type import ClientType
@@ -179,7 +180,7 @@ def test_of_a_cluster_there_are_sums_over_the_nodes_that_are_reached() -> None:
     system.others = lambda: others
     system.begin("1.2.3")
     watcher = hand.connects("w")
-    hand.connects("$member/7/of-another-node")
+    enters(hand, "$member/7/of-another-node")
     watcher.subscribes("$SYS/cluster/#")
     hand.connects("p").publishes("a", b"x")
     hand.passes(s=10)
