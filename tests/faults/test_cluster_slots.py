@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 from tests.faults.fleet import V5, V311, Fleet
@@ -19,11 +20,12 @@ from tests.faults.test_cluster_guard import asked, has_left, stop_still
 from tests.faults.traffic import Place
 from tests.support.broker_process import EMBERMQ, BrokerProcess, free_port
 from tests.support.etcd_server import EtcdServer
+from tests.support.forked_program import run_program
 from tests.support.kafka_server import KafkaServer
 from tests.support.mqtt_client import MqttClient, run
 from tests.support.redis_cluster import RedisCluster
 from tests.support.servers import on_servers
-from tests.support.waiting import wait_for
+from tests.support.waiting import wait_for, wait_until
 
 from embermq.cluster.slots import slot_of
 from embermq.formats.redis_layout import client_keys, key_prefix
@@ -347,6 +349,42 @@ def test_nothing_is_lost_when_masters_of_the_redis_cluster_are_killed(
         for each in found:
             assert each.stop() == 0
             assert "Traceback" not in each.output()
+
+
+@pytest.mark.in_faults
+@pytest.mark.promise("pipeline-13")
+def test_a_trace_follows_a_message_into_the_log_of_the_other_slot(
+    etcd: EtcdServer, servers: dict[str, object], tmp_path: Path
+) -> None:
+    async def scenario(found: list[BrokerProcess]) -> None:
+        reader, publisher = MqttClient(id_of(1, "reads")), MqttClient(id_of(0, "car"))
+        await reader.connect(found[1].port, clean_start=False, expiry_s=3_600)
+        await reader.subscribe(Subscription("cars/#", 1))
+        reader.abort()
+        await publisher.connect(found[0].port)
+        assert await publisher.publish("cars/0", b"x", qos=1) < 0x80
+
+    def traced(node: BrokerProcess, slot: int) -> dict[str, object]:
+        given = [word for key, value in node.settings.items() for word in ("--set", f"{key}={value}")]
+        words = ["trace", "cars/0", "--time", "2026-01-01", "--slot", str(slot), "--json"]
+        done = run_program(*words, "--data-dir", node.data_dir, *given)
+        assert done.returncode == 0 or "no message of topic" in done.stderr, done.stderr
+        return json.loads(done.stdout) if done.returncode == 0 else {}
+
+    given = {"pipeline.queries": json.dumps(["dispatch"])}  # the command has no `--no-pipeline`
+    with nodes(etcd, servers | given, tmp_path) as found:
+        run(scenario(found))
+        wait_until(lambda: bool(traced(found[0], 1)), WAIT_S, "the other slot has its copy", poll_s=0.5)
+        first, second = traced(found[0], 0), traced(found[0], 1)
+        assert (first["publisher"], first["copy_of"], first["sessions"]) == (id_of(0, "car"), "", [])
+        assert second["copy_of"] == f"{first['position']} of slot 0"
+        wait_until(lambda: is_stored(traced(found[0], 1)), WAIT_S, "it waits for the reader", poll_s=0.5)
+
+
+def is_stored(traced: dict[str, Any]) -> bool:
+    return [(each["to"], each["outcome"]) for each in traced["sessions"]] == [
+        (id_of(1, "reads"), "waits, stored")
+    ]
 
 
 def starts(node: BrokerProcess) -> int:

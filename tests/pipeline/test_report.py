@@ -24,7 +24,7 @@ from tests.support.servers import on_servers
 
 from embermq.cli.main import main
 from embermq.formats.entry_rest import Rest, encode_rest
-from embermq.formats.log_record import Stamp, encode_record, encode_stamps
+from embermq.formats.log_record import Stamp, encode_record, encode_stamps, slot_field
 from embermq.model.message import Message
 from embermq.model.queue_rows import Attempts, DeadLetter, QueueWrites
 from embermq.pipeline.jobs import report as job
@@ -39,10 +39,19 @@ HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 TRICKY = "<script>alert(1)</script>"
 
 
-def published(number: int, publisher: str, topic: str, size: int, *, qos: int = 1, log: str = "app") -> bytes:
+def published(
+    number: int,
+    publisher: str,
+    topic: str,
+    size: int,
+    *,
+    qos: int = 1,
+    log: str = "app",
+    fields: tuple[tuple[int, bytes], ...] = (),
+) -> bytes:
     """One each hour, for the application `app`."""
     message = Message(topic, b"x" * size, qos, False, publisher, 4, NOON_MS + number * HOUR_MS)
-    return encode_record(message, encode_stamps((Stamp(log, 7, 1),)))
+    return encode_record(message, encode_stamps((Stamp(log, 7, 1),)), None, fields)
 
 
 @pytest.fixture
@@ -163,6 +172,11 @@ def test_a_log_in_kafka_has_the_same_report(
         published(number, f"car-{number % 3}", f"cars/{number}", 2**10, log=app) for number in range(40)
     )
     in_kafka.append_raw(b"cars/x", b"x", [("v", b"9.0")])
+    copies = range(39, 44)
+    in_kafka.append(
+        published(number, "van", f"cars/{number}", 1, log=app, fields=(slot_field(1, number),))
+        for number in copies
+    )
     in_kafka.flush()
     ends = in_kafka.ends()
     assert min(ends.values()) >= 8
@@ -196,7 +210,7 @@ def test_a_log_in_kafka_has_the_same_report(
         "car-1": 13,
         "car-2": 13,
     }
-    assert [(one["client"], one["messages"]) for one in report["receivers"]] == [("app", 39)]
+    assert [(one["client"], one["messages"]) for one in report["receivers"]] == [("app", 39 + len(copies))]
     assert len(report["hours"]) == 39
     assert [(one["queue"], one["reason"]) for one in report["dead_letters"]] == [
         (LETTER.queue, LETTER.reason)

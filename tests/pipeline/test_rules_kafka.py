@@ -25,6 +25,7 @@ from tests.support.waiting import wait_until
 
 from embermq.cli.main import main
 from embermq.formats.kafka_record import decode_kafka_record
+from embermq.formats.log_record import slot_field
 from embermq.pipeline.errors import BrokerAway
 from embermq.pipeline.jobs.query_job import JobSetup
 from embermq.pipeline.places import Places
@@ -234,3 +235,9 @@ def test_a_rule_is_tried_on_a_log_in_kafka(
     seen, shown, _ = tried("--from", moment.isoformat())
     assert (seen, shown) == (len(late), [one for one in late if one in even])
     assert "is behind the end of the log, which is 1:" in tried("--from", "2:0", code=2)[2]
+    log.append(record("s/0", b"0", unknown_fields=(slot_field(1, n),)) for n in range(MANY))
+    for name, value in (("slots", 2), ("etcd", "etcd://127.0.0.1/cars"), ("listen", "127.0.0.1:7946")):
+        given += ["--set", f"cluster.{name}={value}"]
+    given += ["--set", 'pipeline.queries=["dispatch"]']
+    assert tried("--from", "earliest", "--slot", "0")[:2] == (MANY, even), "copies are of the other slot"
+    assert "--slot: the cluster has slots 0 to 1" in tried("--from", "earliest", code=2)[2]

@@ -14,7 +14,7 @@ import typer
 
 from embermq.app.config import Settings
 from embermq.app.errors import OptionError
-from embermq.cli.options import AsJson, finite, with_settings
+from embermq.cli.options import AsJson, Slot, finite, with_settings
 from embermq.cli.terminal import group, shown
 from embermq.model.amounts import counted
 from embermq.model.moments import iso_ms
@@ -28,16 +28,6 @@ PRUNE_ROWS = 5_000
 BEFORE_ALL = -1
 MS_PER_HOUR = 3_600_000
 HOURS_MAX = 10_000_000
-Slot = Annotated[
-    int | None,
-    typer.Option(
-        "--slot",
-        metavar="N",
-        min=0,
-        help="Of a cluster with several slots: the one that accepted the messages.",
-    ),
-]
-
 app = group("The message store: show, prune.")
 
 

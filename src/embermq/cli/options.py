@@ -59,6 +59,10 @@ End = Annotated[
         "--to", metavar="POSITION|TIME", help="The first one that is left out; else what is there now."
     ),
 ]
+Slot = Annotated[
+    int | None,
+    typer.Option("--slot", metavar="N", min=0, help="Of a cluster with several slots: whose messages."),
+]
 Into = Annotated[
     str, typer.Option("--into", metavar="FOLDER", help="Of the report; else one in the data directory.")
 ]

@@ -8,7 +8,8 @@ import msgspec
 import typer
 
 from embermq.app.config import Settings
-from embermq.cli.options import Tasks, with_settings
+from embermq.app.slots import named_slot
+from embermq.cli.options import Slot, Tasks, with_settings
 from embermq.cli.terminal import Told, group, shown, table
 from embermq.model.amounts import counted
 
@@ -98,12 +99,14 @@ def try_it(
     ] = "",
     limit: Annotated[int, typer.Option("--limit", min=0, max=10_000, help="Messages that are shown.")] = 20,
     tasks: Tasks = 0,
+    slot: Slot = None,
 ) -> Told:
     """Show what a rule would have published. Reads past messages of the log and the lake. Nothing is published; the
     broker may be running."""
     from embermq.tools.rules import RuleTrial, run_trial
 
-    found = run_trial(RuleTrial(name=name, start=start, end=end, shown=limit, tasks=tasks), settings)
+    order = RuleTrial(name=name, start=start, end=end, shown=limit, tasks=tasks)
+    found = run_trial(order, named_slot(settings, slot))
     lines = [
         f"seen       {counted(found.records, 'message')}",
         f"published  {found.messages:,} would have been",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from embermq.app.config import Settings
-from embermq.cli.options import with_settings
+from embermq.cli.options import Slot, with_settings
 from embermq.cli.terminal import Told, shown, table
 from embermq.model.amounts import counted
 from embermq.model.moments import iso_ms
@@ -34,13 +34,16 @@ def command(
         str,
         typer.Option("--message", metavar="ID", help="The message-id that consumers of a durable queue see."),
     ] = "",
+    slot: Slot = None,
 ) -> Told:
     """Tell the life of one message. Who published it, where it is stored, to whom it went, what became of it. Reads
     files; the broker need not run."""
+    from embermq.app.slots import named_slot
     from embermq.tools.trace import trace
     from embermq.tools.trace_values import Wanted
 
-    found = trace(Wanted(topic=topic, position=position, time=time, message=message), settings)
+    wanted = Wanted(topic=topic, position=position, time=time, message=message)
+    found = trace(wanted, named_slot(settings, slot))
     return Told(found, _lines(found))
 
 
@@ -55,6 +58,8 @@ def _lines(found: TracedMessage) -> list[str]:
     ]
     if found.expires_ms:
         lines.append(f"expires      {iso_ms(found.expires_ms)}")
+    if found.copy_of:
+        lines.append(f"copied       from {found.copy_of}, whose client has published it")
     if found.replayed_from:
         lines.append(f"replayed     from {shown(found.replayed_from)}, says its publisher")
     if found.is_retained_now:

@@ -44,7 +44,7 @@ def run_report_of(order: PastOrder, settings: Settings, progress: Progress) -> R
     from embermq.pipeline.jobs.report import run_report
     from embermq.pipeline.jobs.report_page import report_page
 
-    data_dir = data_of(settings)
+    data_dir = data_of(settings, by_slot=True)
     wanted, made_at = past_range(order.start, order.end), now()
     folder = report_folder(order.into, data_dir / FOLDER, made_at)
     report = partial(run_report, driver_settings(settings), Places(data_dir), wanted)

@@ -36,10 +36,11 @@ class PastOrder(Struct, frozen=True, kw_only=True):
     tasks: int = 0
 
 
-def data_of(settings: Settings) -> Path:
-    """The data directory of a broker, wherever its log is. Raises UserError."""
+def data_of(settings: Settings, *, by_slot: bool = False) -> Path:
+    """The data directory of a broker, wherever its log is. `by_slot`: the log is that of one slot, where there are
+    several. Raises UserError."""
     data_dir = Path(settings.data_dir).absolute()
-    if settings.cluster.slots > 1:
+    if settings.cluster.slots > 1 and not by_slot:
         raise UserError(
             f"cluster.slots is {settings.cluster.slots}: each slot has a log of its own, and this command reads one"
         )

@@ -43,7 +43,7 @@ def run_trial(order: RuleTrial, settings: Settings) -> TriedRule:
     from embermq.pipeline.rules.trying import try_rule
 
     [(name, rule)] = chosen([order.name], settings).items()
-    places = Places(data_of(settings))
+    places = Places(data_of(settings, by_slot=True))
     wanted = replay_range(order.start, order.end, "#", log_end(settings, places))
     try:
         return try_rule(

@@ -42,7 +42,7 @@ _ARCHIVE = ("messages.db", "archive.db")
 def trace(wanted: Wanted, settings: Settings) -> TracedMessage:
     """Follow one message from its record to all who got it. Raises OptionError for what was asked,
     UserError for what is not there."""
-    data_dir = data_of(settings)
+    data_dir = data_of(settings, by_slot=True)
     if sum(bool(given) for given in (wanted.position, wanted.time, wanted.message)) != 1:
         raise OptionError("one of --position, --time and --message says which message of the topic")
     with ExitStack() as opened:

@@ -10,7 +10,7 @@ from msgspec import Struct
 from embermq.app.config import Settings
 from embermq.app.errors import OptionError, UserError
 from embermq.app.message_archive import message_store_of
-from embermq.formats.log_record import LogRecord
+from embermq.formats.log_record import LogRecord, slot_in
 from embermq.model.client_type import ClientType
 from embermq.model.message import Message
 from embermq.model.queue_rows import MessageState
@@ -58,7 +58,8 @@ class TracedDelivery(Struct, frozen=True, kw_only=True):
 
 class TracedMessage(Struct, frozen=True, kw_only=True):
     """`found_in` says where its record is. `sinks`: what has passed it, by name. `sessions_count`: of sessions that are
-    there now and whose subscriptions match and are older than it."""
+    there now and whose subscriptions match and are older than it. `copy_of`: where a copy of another slot's record
+    comes from, "" for none."""
 
     position: str
     topic: str
@@ -69,6 +70,7 @@ class TracedMessage(Struct, frozen=True, kw_only=True):
     retain: bool
     payload_bytes: int
     found_in: str
+    copy_of: str
     replayed_from: str
     is_retained_now: bool
     applications: tuple[TracedDelivery, ...]
@@ -112,6 +114,7 @@ class Trace(ABC):
             retain=message.retain,
             payload_bytes=len(message.payload),
             found_in=found.place,
+            copy_of=_copy_of(found.record),
             replayed_from=said.get("replayed-from", ""),
             is_retained_now=self._retained_at(message.topic) == found.offset,
             applications=tuple(self._applications(found)),
@@ -231,6 +234,11 @@ def settled_by(offset: int, floor: int) -> str:
     if offset < floor:
         return f"acknowledged, or dropped by a limit or expiry: nothing is left before {told_position(floor)}"
     return "on its way, or to come"
+
+
+def _copy_of(record: LogRecord | None) -> str:
+    found = None if record is None else slot_in(record)
+    return "" if found is None else f"{told_position(found[1])} of slot {found[0]}"
 
 
 def _position(text: str) -> int:

@@ -15,6 +15,8 @@ def test_several_slots_are_no_one_log() -> None:
     settings = replace(Settings(), cluster=ClusterSettings(slots=2))
     with pytest.raises(UserError, match=r"cluster\.slots is 2: each slot has a log of its own"):
         data_of(settings)
+    with pytest.raises(UserError, match="is not the data directory of a broker"):
+        data_of(settings, by_slot=True)
 
 
 @pytest.mark.parametrize(

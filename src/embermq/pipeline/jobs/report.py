@@ -109,11 +109,14 @@ def _look(
     progress: Progress,
 ) -> dict[str, Any]:
     good = records.where("error IS NULL")
+    # Copies count with the slot that has accepted them, what applications get of them with this one.
+    records = records.where("NOT is_copy")
+    own = records.where("error IS NULL")
     tables = {
-        "traffic": by_hour(good),
-        "publishers": by_publisher(good),
+        "traffic": by_hour(own),
+        "publishers": by_publisher(own),
         "receivers": by_receiver(good),
-        "sizes": by_size(good),
+        "sizes": by_size(own),
     }
     if into is not None:
         for name, table in tables.items():
@@ -143,7 +146,7 @@ def _look(
         "receivers": tuple(_talkers(tables["receivers"], "client")),
         "roots": tuple(
             Sizes(**row.asDict())
-            for row in sizes_by_root(good).orderBy(F.desc("messages")).limit(ROOTS).collect()
+            for row in sizes_by_root(own).orderBy(F.desc("messages")).limit(ROOTS).collect()
         ),
         "sizes": {
             row["bytes_max"]: row["messages"] for row in tables["sizes"].orderBy("bytes_max").collect()

@@ -18,6 +18,7 @@ from embermq.pipeline.rules.settings import RuleSettings
 from embermq.pipeline.rules.values import CheckedRule, RuleRow, TriedRule
 from embermq.pipeline.settings import DriverSettings, PipelineSettings
 from embermq.pipeline.sources.message_log import MessageLogSource
+from embermq.pipeline.transforms.batch_values import is_copy
 
 
 def check_sql(settings: PipelineSettings, rules: Mapping[str, RuleSettings]) -> dict[str, CheckedRule]:
@@ -63,7 +64,7 @@ def try_rule(
             batch_session(settings, tasks, Path(work), lake=uses_lake) as spark,
         ):
             spark.dataSource.register(MessageLogSource)
-            records = past.in_log(spark, wanted).where(accepted_in(wanted)).select(*READ)
+            records = past.in_log(spark, wanted).where(accepted_in(wanted) & ~is_copy()).select(*READ)
             if uses_lake:
                 records = past.in_lake(spark, wanted).select(*READ).unionByName(records)
             stretch = rule.stretch(_end_s(wanted)) if rule.every else None

@@ -7,6 +7,7 @@ from pyspark.sql import functions as F
 
 from embermq.model.session_writes import QueueState
 from embermq.model.unacknowledged import FIRST_SENT, OUTCOMES
+from embermq.pipeline.transforms.batch_values import is_copy
 
 ACKNOWLEDGED, UNDER_WAY, WAITS, ENDED, REJECTED, LOST = (
     "acknowledged",
@@ -21,8 +22,8 @@ QUEUE_TOPIC = "$queue/"
 
 
 def audited_records(records: DataFrame, is_before_log: Column, position: Column | None = None) -> DataFrame:
-    """What is kept of records while they are audited: no payloads. `from_lake`: the log begins behind them. `offset` is
-    the position, where that is another one."""
+    """What is kept of records while they are audited: no payloads. `from_lake`: the log begins behind them. `is_copy`:
+    of another slot's record. `offset` is the position, where that is another one."""
     root = F.coalesce(F.col("root"), F.lit(""))
     is_queue = F.col("topic").startswith(QUEUE_TOPIC)
     return records.select(
@@ -41,6 +42,7 @@ def audited_records(records: DataFrame, is_before_log: Column, position: Column 
             "stamps", lambda one: F.struct(one["log"].alias("log"), one["generation"].alias("generation"))
         ).alias("stamps"),
         is_before_log.alias("from_lake"),
+        is_copy().alias("is_copy"),
     )
 
 

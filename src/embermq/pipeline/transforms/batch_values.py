@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
+from embermq.formats.log_record import FIELD_SLOT
 from embermq.pipeline.schema import COPY, MISSING, RECEIPTS
 
 
@@ -36,6 +37,12 @@ def is_missing() -> Column:
 def is_rejected() -> Column:
     """Whether a row is a record that cannot be understood; null for one that is all right."""
     return ~(is_missing() | (F.col("error") == COPY))
+
+
+def is_copy() -> Column:
+    """Whether a record is a copy of another slot's."""
+    found = F.exists("unknown_fields", lambda one: one["tag"] == FIELD_SLOT)
+    return F.coalesce(found, F.lit(False))
 
 
 def _by_number(done: Mapping[int, int]) -> list[int]:
