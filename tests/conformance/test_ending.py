@@ -18,6 +18,7 @@ from tests.conformance.clause import (
     of_31,
     of_311,
     on_every_transport,
+    on_tcp_first,
 )
 from tests.conformance.conftest import Enter
 from tests.conformance.wire_client import WireClient
@@ -140,7 +141,7 @@ def test_a_protocol_error_publishes_the_will(
 @pytest.mark.parametrize(
     "code", [0x04, 0x80, 0x81, 0x82, 0x83, 0x90, 0x93, 0x94, 0x95, 0x96, 0x97, 0x98, 0x99]
 )
-@on_every_transport
+@on_tcp_first
 def test_a_disconnect_with_another_reason_publishes_the_will(
     enter: Enter, name: str, watcher: WireClient, code: int
 ) -> None:

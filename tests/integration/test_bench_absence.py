@@ -100,7 +100,7 @@ def test_a_queue_that_is_too_short_is_a_loss_and_no_rate_to_go_by(
         tmp_path_factory.mktemp("short") / "data", settings={"device.queue_limit": 10}
     ) as broker:
         target = Target(port=broker.port)
-        report = asyncio.run(run_load(target, pairs(10), ABSENT))
+        report = asyncio.run(run_load(target, pairs(10), replace(ABSENT, drain_s=1.0)))
         assert report.lost > 100
         assert "lost" in report.failures[0]
         load = Load(persistent=True, offline_share=0.5, away_s=0.2, duration_s=0.5, warmup_s=0.2, drain_s=0.5)

@@ -54,13 +54,11 @@ def filled(kind: type[Writes], name: str, said: str) -> Writes:
 
 
 @pytest.mark.parametrize(("kind", "name"), FIELDS)
-def test_each_field_counts(kind: type[Writes], name: str) -> None:
+def test_each_field_counts_and_is_kept_unless_it_falls_with_the_records(
+    kind: type[Writes], name: str
+) -> None:
     assert kind().is_empty()
     assert not filled(kind, name, "here").is_empty()
-
-
-@pytest.mark.parametrize(("kind", "name"), FIELDS)
-def test_each_field_is_kept_unless_it_falls_with_the_records(kind: type[Writes], name: str) -> None:
     here, before = filled(kind, name, "here"), filled(kind, name, "before")
     here.put_before(before)
     found = getattr(here, name)
