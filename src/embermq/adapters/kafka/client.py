@@ -12,6 +12,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._metadata import TopicMetadata
+from confluent_kafka.cimpl import NewTopic
 
 from embermq.adapters.kafka.address import KafkaAddress
 from embermq.adapters.kafka.settings import KafkaSettings
@@ -140,6 +141,19 @@ class WatchedAdmin:
             self.client = AdminClient(options)
         except (KafkaException, ValueError, TypeError) as error:
             raise StoreUnavailable(f"{address}: {_option_problem(error)}") from None
+
+    def make_topic(self, name: str, config: Mapping[str, str]) -> None:
+        """Make a topic of one partition, unless it is there already. Raises KafkaException, and TimeoutError when there
+        is no answer within twice `request_timeout_s`."""
+        settings, timeout_s = self.settings, self.settings.request_timeout_s
+        replicas = settings.replication_factor or -1
+        topic = NewTopic(name, num_partitions=1, replication_factor=replicas, config=dict(config))
+        made = self.client.create_topics([topic], operation_timeout=timeout_s, request_timeout=timeout_s)
+        try:
+            made[name].result(timeout_s * 2)
+        except KafkaException as error:
+            if error_of(error).code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise
 
     def _note(self, error: KafkaError) -> None:
         if error.code() != KafkaError._ALL_BROKERS_DOWN or not self._reason:

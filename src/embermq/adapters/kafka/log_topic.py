@@ -13,7 +13,7 @@ from functools import partial
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AlterConfigOpType  # type: ignore[attr-defined]
 from confluent_kafka.admin._config import ConfigEntry, ConfigResource
-from confluent_kafka.cimpl import NewPartitions, NewTopic
+from confluent_kafka.cimpl import NewPartitions
 from msgspec import Struct
 
 from embermq.adapters.kafka.client import LOG, RETRY_S, WatchedAdmin, error_of, told, unavailable
@@ -207,33 +207,14 @@ class LogTopic:
         if settings.min_insync_replicas:
             config["min.insync.replicas"] = str(settings.min_insync_replicas)
         try:
-            self._make(config | ANY_TIME)
+            self._admin.make_topic(self.name, config | ANY_TIME)
         except KafkaException as error:
             if error_of(error).code() != KafkaError.INVALID_CONFIG:
                 raise unavailable(self._admin.address, f"cannot make topic {self.name}", error) from None
             try:
-                self._make(config)
+                self._admin.make_topic(self.name, config)
             except KafkaException as other:
                 raise unavailable(self._admin.address, f"cannot make topic {self.name}", other) from None
-
-    def _make(self, config: dict[str, str]) -> None:
-        """Raises KafkaException, unless it is there already."""
-        settings = self._settings
-        topic = NewTopic(
-            self.name,
-            num_partitions=1,
-            replication_factor=settings.replication_factor or -1,
-            config=config,
-        )
-        timeout_s = settings.request_timeout_s
-        answers = self._admin.client.create_topics(
-            [topic], operation_timeout=timeout_s, request_timeout=timeout_s
-        )
-        try:
-            answers[self.name].result(timeout_s * 2)
-        except KafkaException as error:
-            if error_of(error).code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                raise
 
     def _server_problems(self) -> Iterator[str]:
         """A server ends the connection of who sends it a larger request than it takes: the driver would send that one

@@ -8,11 +8,9 @@ from functools import partial
 
 from confluent_kafka import Message, TopicPartition
 
-from embermq.adapters.kafka.client import LOG, WatchedAdmin
+from embermq.adapters.kafka.client import WatchedAdmin
 from embermq.adapters.kafka.positions import LogPositions
-from embermq.adapters.kafka.reading import PartitionReader, is_end
-from embermq.formats.kafka_record import decode_frame
-from embermq.formats.log_record import RecordError
+from embermq.adapters.kafka.reading import PartitionReader, is_end, read_frame
 from embermq.model.position import offset_of, partition_of, position_of, records_between
 from embermq.ports.message_log import LogBatch, LogStatistics, MessageLog
 
@@ -79,7 +77,7 @@ class KafkaMessageLog(MessageLog):
             self._held.popleft()
             if message.partition() != partition or here < at:
                 continue
-            frame = None if is_end(message) else self._frame(message)
+            frame = None if is_end(message) else read_frame(message, self._topic)
             if frame is None or here != at:
                 _close(batches, base, frames)
                 frames = []
@@ -94,20 +92,6 @@ class KafkaMessageLog(MessageLog):
         self._seen_bytes += size
         self._reader_at = at
         return batches
-
-    def _frame(self, message: Message) -> bytes | None:
-        """None for what is no record of the broker."""
-        try:
-            return decode_frame(message.key(), message.value(), message.headers()).frame  # type: ignore[arg-type]
-        except RecordError as error:
-            LOG.error(
-                "topic %s, partition %s, offset %s is no record of this broker and is passed over: %s",
-                self._topic,
-                message.partition(),
-                message.offset(),
-                error,
-            )
-            return None
 
     def statistics(self) -> LogStatistics:
         self._look()

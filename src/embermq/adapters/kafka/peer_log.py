@@ -14,10 +14,8 @@ from embermq.adapters.kafka.address import KafkaAddress
 from embermq.adapters.kafka.client import LOG, WatchedAdmin, client_options, error_of, let_go, told
 from embermq.adapters.kafka.failures import Failures
 from embermq.adapters.kafka.log_topic import message_topic
-from embermq.adapters.kafka.reading import PartitionReader, is_end
+from embermq.adapters.kafka.reading import PartitionReader, is_end, read_frame
 from embermq.adapters.kafka.settings import KafkaSettings
-from embermq.formats.kafka_record import decode_frame
-from embermq.formats.log_record import RecordError
 from embermq.formats.pipeline_progress import TOPIC_SETTINGS, progress_key, progress_topic
 from embermq.model.position import OFFSET_END, offset_of, partition_of, position_of
 from embermq.ports.errors import StoreError
@@ -194,7 +192,7 @@ class KafkaPeerLog(PeerLog):
             if here > at + SKIPPED:
                 self._look_for_loss(reader, at)
             at = here + 1
-            frame = self._frame(message)
+            frame = read_frame(message, self._topic)
             if frame is not None:
                 records.append((here, frame))
                 size += len(frame)
@@ -230,19 +228,6 @@ class KafkaPeerLog(PeerLog):
         _, ends = reader.offsets(partition + 2)
         read_to = max(self._at, self._read_to)
         return ends[partition + 1] > 0 and offset_of(read_to) >= ends[partition] - 1
-
-    def _frame(self, message: Message) -> bytes | None:
-        try:
-            return decode_frame(message.key(), message.value(), message.headers()).frame  # type: ignore[arg-type]
-        except RecordError as error:
-            LOG.error(
-                "topic %s, partition %s, offset %s is no record of a broker and is passed over: %s",
-                self._topic,
-                message.partition(),
-                message.offset(),
-                error,
-            )
-            return None
 
 
 def _end_of(ends: Mapping[int, int]) -> int:

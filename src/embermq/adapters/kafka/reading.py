@@ -14,6 +14,7 @@ from embermq.adapters.kafka.address import KafkaAddress
 from embermq.adapters.kafka.client import (
     ATTEMPT_S,
     LET_GO_S,
+    LOG,
     RETRY_S,
     client_options,
     error_of,
@@ -25,6 +26,8 @@ from embermq.adapters.kafka.client import (
     unavailable,
 )
 from embermq.adapters.kafka.settings import KafkaSettings
+from embermq.formats.kafka_record import decode_frame
+from embermq.formats.log_record import RecordError
 from embermq.ports.errors import StoreUnavailable
 
 PROBED_BYTES = 16 * 1024
@@ -154,6 +157,21 @@ class PartitionReader:
         if self._in_use.acquire(timeout=ATTEMPT_S + LET_GO_S):
             let_go(self._consumer.close)
             self._in_use.release()
+
+
+def read_frame(message: Message, topic: str) -> bytes | None:
+    """The record of the broker in a message; None, which is logged, for what is none."""
+    try:
+        return decode_frame(message.key(), message.value(), message.headers()).frame  # type: ignore[arg-type]
+    except RecordError as error:
+        LOG.error(
+            "topic %s, partition %s, offset %s is no record of this broker and is passed over: %s",
+            topic,
+            message.partition(),
+            message.offset(),
+            error,
+        )
+        return None
 
 
 def is_end(message: Message) -> bool:

@@ -10,7 +10,6 @@ from collections import deque
 from threading import Event, Lock, Thread
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
-from confluent_kafka.cimpl import NewTopic
 
 from embermq.adapters.kafka.address import KafkaAddress
 from embermq.adapters.kafka.client import LOG, WatchedAdmin, client_options, error_of, told
@@ -48,7 +47,6 @@ class ReceiptTopic(ReceiptLog):
         self.name = receipts_topic(settings.prefix)
         self._failures = failures or Failures()
         self._address = address
-        self._settings = settings
         self._lock = Lock()
         self._gathered: deque[bytes] = deque()
         self._gathered_bytes = self._sent_bytes = 0
@@ -152,23 +150,12 @@ class ReceiptTopic(ReceiptLog):
 
     def _make_topic(self) -> None:
         """One partition: the order of samples means nothing, and there are few."""
-        settings = self._settings
-        topic = NewTopic(
-            self.name,
-            num_partitions=1,
-            replication_factor=settings.replication_factor or -1,
-            config={"cleanup.policy": "delete", "retention.ms": str(RETENTION_S * 1000)},
-        )
-        timeout_s = settings.request_timeout_s
+        config = {"cleanup.policy": "delete", "retention.ms": str(RETENTION_S * 1000)}
         try:
-            made = self._admin.client.create_topics(
-                [topic], operation_timeout=timeout_s, request_timeout=timeout_s
-            )
-            made[self.name].result(timeout_s * 2)
+            self._admin.make_topic(self.name, config)
         except KafkaException as error:
-            if error_of(error).code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                self._note(told(error_of(error)))
-                return
+            self._note(told(error_of(error)))
+            return
         except TimeoutError:
             self._note("no answer")
             return
