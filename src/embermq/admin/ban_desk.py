@@ -29,7 +29,7 @@ class BanStore(Protocol):
         ...
 
     def lift(self, ban: Ban) -> None:
-        """Keep it no more."""
+        """Remove a ban, durably."""
         ...
 
 

@@ -20,7 +20,7 @@ class TickDriver(Protocol):
         ...
 
     def wake(self) -> None:
-        """Have a tick run."""
+        """Have a tick run soon."""
         ...
 
 

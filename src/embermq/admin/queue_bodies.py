@@ -26,7 +26,7 @@ class ShownBody(Struct, frozen=True):
 
 
 def shown_body(message: Message) -> ShownBody:
-    """Of a whole message."""
+    """Keep of a message what is shown: its payload up to PEEKED_BYTES_MAX bytes."""
     size = len(message.payload)
     if size <= PEEKED_BYTES_MAX:
         return ShownBody(message, message.payload, size)

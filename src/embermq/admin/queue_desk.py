@@ -75,7 +75,7 @@ BodiesRead = Callable[[Mapping[int, Message | None] | StoreError], None]
 
 
 class MessageBodies(Protocol):
-    """Where bodies are read."""
+    """Reads bodies of messages in durable queues."""
 
     def ask(self, queue: int, messages: Sequence[tuple[int, int]], then: BodiesRead) -> None:
         """Of messages of a queue, by offset and number. `then` is called on this thread, once or several times, with

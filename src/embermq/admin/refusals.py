@@ -8,7 +8,7 @@ from enum import StrEnum
 
 
 class Why(StrEnum):
-    """As metrics name it."""
+    """Why a request was refused, as metrics name it."""
 
     CONNECTIONS_MAX = "connections_max"
     """No room for a connection: each of the others had a request under way."""

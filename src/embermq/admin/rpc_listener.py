@@ -230,7 +230,7 @@ class _Visitor(_Half):
             behind.transport.abort()  # else it may wait for ever for a server that waits to be read
 
     def cut_off(self) -> None:
-        """The connection ends now."""
+        """End the connection at once; what waits to be written is dropped."""
         if self.transport is not None:
             self.transport.abort()
 

@@ -48,7 +48,7 @@ class SessionView(Struct, frozen=True, kw_only=True):
     log_records: int | None = None
 
     def with_log(self, found: ApplicationLogView | None) -> SessionView:
-        """With what its log holds."""
+        """The same session, with what its application log holds; unchanged for None."""
         return self if found is None else replace(self, behind=found.lag, log_records=found.records)
 
 

@@ -68,7 +68,7 @@ class Trail(Protocol):
 
 
 class TrailDesk(Protocol):
-    """Shows what was noted."""
+    """Shows the changes that were noted."""
 
     async def page(self, asked: ListChangesRequest) -> Sequence[ChangeView]:
         """Newest first. Raises StoreError."""
@@ -76,7 +76,7 @@ class TrailDesk(Protocol):
 
 
 class NoTrail:
-    """Where nothing is kept."""
+    """Notes nothing: for a broker without an audit trail."""
 
     async def begin(self, change: ChangeBegun) -> str:
         """Returns "": nothing is noted, so no change has an id."""

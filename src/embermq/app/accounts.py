@@ -127,7 +127,7 @@ class Accounts:
         return user
 
     def all(self) -> list[User]:
-        """Every account, by name."""
+        """Read every account, in the order of names. Raises StoreError."""
         return self._users.all()
 
     def import_file(

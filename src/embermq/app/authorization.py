@@ -41,7 +41,7 @@ class _File(Struct, frozen=True):
             return None
 
     def rules(self) -> tuple[Mark, list[Rule]]:
-        """Raises RulesFileError."""
+        """Read the file: its mark, to notice a change by, and its rules. Raises RulesFileError."""
         try:
             return self._rules()
         except OSError as error:

@@ -41,7 +41,7 @@ class ClockFile:
             return None
 
     def look(self) -> None:
-        """Called once a second."""
+        """Look at the clock, and write it down now and then. Called once a second."""
         self.clock.look()
         self._looks += 1
         if self._looks % NOTED_S == 1:

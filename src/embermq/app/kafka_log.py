@@ -231,7 +231,7 @@ def log_fence(settings: Settings) -> str:
 
 
 def log_properties(settings: Settings) -> LogProperties:
-    """Of application logs."""
+    """What the settings say of the topics of application logs."""
     own, kafka = settings.application, settings.kafka
     return LogProperties(
         packet_bytes_max=settings.mqtt.packet_bytes_max,

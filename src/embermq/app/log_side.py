@@ -100,7 +100,7 @@ class LogSide(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """The last tick is over."""
+        """Close the log. Called when the last tick is over."""
 
 
 def log_worth(settings: Settings) -> str:

@@ -155,6 +155,6 @@ def open_retention(
 
 
 def call_all(calls: Iterable[Callable[[], None]]) -> None:
-    """One after the other."""
+    """Make these calls one after the other."""
     for call in calls:
         call()

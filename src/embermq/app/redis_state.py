@@ -83,7 +83,7 @@ class RedisState:
         self._blocking.close()
 
     async def close(self) -> None:
-        """After the last tick."""
+        """Write what waits, for a bounded time, and close. Called after the last tick."""
         self.before_close()
         if not await self._link.close(drain_s=CLOSE_S) and (waiting := self.writer.waiting_ticks):
             LOG.warning(

@@ -75,7 +75,7 @@ class RpcSide:
         return self._desk is not None
 
     async def stop(self) -> None:
-        """Finish calls under way."""
+        """Take no more calls, and finish those under way."""
         self._door.close()
         server, self._server = self._server, None
         # Who does not read its answer would hold up the server.

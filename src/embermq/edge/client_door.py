@@ -229,7 +229,7 @@ class ClientDoor(asyncio.Protocol):
             self._gone.set_result(None)
 
     def abort(self) -> None:
-        """End it at once."""
+        """End the connection at once; what waits to be written is dropped."""
         if self._transport is not None:
             self._transport.abort()
 

@@ -56,11 +56,11 @@ class ConnectionSlot:
 
     @property
     def refusal_text(self) -> str:
-        """The same in words."""
+        """Why there is no slot, in words; "" when there is one."""
         return _TEXTS[self.refusal] if self.refusal is not None else ""
 
     def leave(self) -> bool:
-        """True the first time."""
+        """Give the slot back. Returns False when it was given back before."""
         left, self._left = self._left, True
         return not left
 

@@ -48,7 +48,7 @@ class Listener(Struct, frozen=True):
 
 
 def table_name(address: str) -> str:
-    """As TOML writes it."""
+    """The name of a listener's table, as TOML writes it."""
     return f'listener."{address}"'
 
 

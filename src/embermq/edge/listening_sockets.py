@@ -169,7 +169,7 @@ class Handshakes:
         task.add_done_callback(self._under_way.pop)
 
     def count_failure(self) -> None:
-        """One came to nothing."""
+        """Count a TLS handshake that came to nothing."""
         self._counters.tls_handshakes_failed += 1
 
     def wait_s(self) -> float:

@@ -193,7 +193,7 @@ class MqttServer:
 
     @property
     def listeners(self) -> list[Listener]:
-        """Those that are open."""
+        """The listeners that are open, with the ports that they got."""
         return [door.listener for door, _ in self._listening]
 
     @property

@@ -277,7 +277,7 @@ class NodeDoor(asyncio.Protocol):
         self.connection_lost(None)
 
     def abort(self) -> None:
-        """End it at once."""
+        """End the connection at once; what waits to be written is dropped."""
         if self._transport is not None:
             self._transport.abort()
 

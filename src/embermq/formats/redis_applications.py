@@ -147,7 +147,7 @@ _decode_sent = msgspec.json.Decoder(_Sent).decode
 
 
 def encode_reader(position: ReaderPosition) -> bytes:
-    """The value of `PLACE`."""
+    """Encode where a reader stands: the value of the field `PLACE`."""
     at = position.positions
     early = [(source, one.packet_id, one.qos, one.is_released) for source, one in position.early.items()]
     return _encode(

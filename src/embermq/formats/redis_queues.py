@@ -54,7 +54,7 @@ class QueueKeys(Struct, frozen=True):
 
     @property
     def all(self) -> tuple[str, ...]:
-        """What a script takes."""
+        """The keys of one queue, in the order in which scripts take them."""
         return (
             self.queue,
             self.groups,

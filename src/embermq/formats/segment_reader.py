@@ -51,7 +51,7 @@ class Extent(Struct, frozen=True):
 
 
 class Frame(Struct, frozen=True, gc=False):
-    """A frame in its place."""
+    """A frame and where it stands: the number of its file and its position in it, in bytes."""
 
     number: int
     position: int

@@ -77,7 +77,7 @@ class FrameHead(Struct, frozen=True, gc=False):
 
     @property
     def size(self) -> int:
-        """Bytes to the next frame."""
+        """Bytes from the beginning of this frame to that of the next."""
         size = FRAME_BYTES + self.body_bytes + self.state_bytes
         return size + -size % ALIGNMENT
 

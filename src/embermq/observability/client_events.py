@@ -34,7 +34,7 @@ class _Rate(Struct):
 
 
 class EventSink(Protocol):
-    """Where client events go."""
+    """Takes client events that the rate admits."""
 
     def wants(self, kind: EventKind) -> bool:
         """Whether anybody looks there at this kind: else nothing is made or counted."""
@@ -45,7 +45,7 @@ class EventSink(Protocol):
         ...
 
     def left_out(self, kind: EventKind, count: int) -> None:
-        """So many that it did not."""
+        """Say that the rate did not admit so many events of a kind."""
         ...
 
 
@@ -101,10 +101,10 @@ class LimitedEvents:
 
 
 class LogSink:
-    """Lines of the log."""
+    """Writes client events as lines of the log."""
 
     def wants(self, kind: EventKind) -> bool:
-        """As the level says."""
+        """Whether the level of the log has such lines at all."""
         return LOG.isEnabledFor(logging.INFO)
 
     def write(self, event: ClientEvent) -> None:

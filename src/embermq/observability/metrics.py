@@ -79,7 +79,7 @@ class Metrics(Collector):
         return generate_latest(self._registry).decode()
 
     def collect(self) -> Iterator[Metric]:
-        """Called by the registry."""
+        """Build all metrics from the newest snapshot. Called by the registry of Prometheus."""
         snapshot = self._snapshot
         if snapshot is None:
             return

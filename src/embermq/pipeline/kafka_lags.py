@@ -50,7 +50,7 @@ class KafkaLags:
         self.problem = ""
 
     def start(self) -> None:
-        """Begin; returns at once."""
+        """Start the thread; returns at once."""
         # It calls no JVM, but objects of Spark that the garbage collector finds here are let go of by a call.
         looking = closing_connection(self._keep_looking)
         threading.Thread(target=looking, name="kafka-lags", daemon=True).start()

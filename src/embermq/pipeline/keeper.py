@@ -50,7 +50,7 @@ class Keeper:
         self._thread = threading.Thread(target=work, name=f"keeper-{kind.name}", daemon=True)
 
     def start(self) -> None:
-        """Begin; returns at once."""
+        """Start the thread; returns at once."""
         self._thread.start()
 
     def quiesce(self, timeout_s: float) -> None:

@@ -67,7 +67,7 @@ class SeenEnds:
         self._looks: deque[tuple[int, Positions]] = deque(maxlen=remembered)
 
     def look(self, ends: Positions, now_ms: int) -> None:
-        """What is there now."""
+        """Note where the log ends now, by partition."""
         self._looks.append((now_ms, ends))
 
     def accepted_ms(self, behind: Positions) -> int | None:

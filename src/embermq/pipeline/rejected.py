@@ -48,7 +48,7 @@ def alike(reason: str) -> str:
 
 
 def by_reason(records: Iterable[RejectedRecord]) -> list[RejectedReason]:
-    """The most frequent first."""
+    """Count rejected records by reason, the most frequent first."""
     groups: dict[str, list[RejectedRecord]] = {}
     for record in records:
         groups.setdefault(alike(record.reason), []).append(record)

@@ -25,7 +25,7 @@ PINNED = ("archive", "lake", "traffic")
 
 
 def is_spark_installed() -> bool:
-    """It is an extra."""
+    """Whether PySpark is there: it is an extra."""
     return find_spec("pyspark") is not None
 
 

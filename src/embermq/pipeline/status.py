@@ -109,7 +109,7 @@ class QueryStatus(Struct, frozen=True, kw_only=True):
 
 
 class PipelineStatus(Struct, frozen=True, kw_only=True):
-    """The pipeline as a whole."""
+    """The state of the pipeline as a whole, and of each query."""
 
     state: PipelineState
     pid: int

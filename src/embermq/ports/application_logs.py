@@ -39,7 +39,7 @@ class LogSize(Struct, frozen=True):
 
     @property
     def records(self) -> int:
-        """How many there are."""
+        """How many records the log has, of all partitions."""
         return sum(end - self.starts[partition] for partition, end in self.ends.items())
 
     def lag(self, committed: Mapping[int, int]) -> int:

@@ -30,12 +30,12 @@ class Checkpoint(ABC):
     @property
     @abstractmethod
     def identity(self) -> int:
-        """Which log it belongs to."""
+        """The identity of the message log that it belongs to."""
 
     @property
     @abstractmethod
     def applied(self) -> CheckpointPosition:
-        """As of the last commit."""
+        """Behind which frame the state stands, as of the last commit."""
 
     @property
     @abstractmethod

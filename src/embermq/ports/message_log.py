@@ -40,7 +40,7 @@ class MessageLog(ABC):
 
     @abstractmethod
     def statistics(self) -> LogStatistics:
-        """The extent as of now."""
+        """Where the log begins and ends now, and how many bytes of bodies it has."""
 
     @abstractmethod
     def offset_at(self, time_ms: int) -> int:

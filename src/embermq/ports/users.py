@@ -84,7 +84,7 @@ class Users(ABC):
 
     @abstractmethod
     def all(self) -> list[User]:
-        """Every account, by name."""
+        """Every account, in the order of names."""
 
     @abstractmethod
     def imported_hashes(self) -> list[str]:

@@ -53,7 +53,7 @@ class Client:
             self.trial = place
 
     def take_back(self, place: Consumer) -> None:
-        """It holds one less there."""
+        """Count one message less that the client holds of that queue."""
         self.held -= 1
         was_trial = self.trial is place
         if was_trial:
@@ -136,7 +136,7 @@ class Consumer:
         return not client.draining or (self in client.draining and not client.held)
 
     def hold(self, sequence: int, *, is_suspect: bool) -> None:
-        """It is handed a message."""
+        """Count a message, by its sequence number, that it is handed."""
         self.held.add(sequence)
         self.client.give(self, is_suspect=is_suspect)
 

@@ -28,7 +28,7 @@ class ConsumerClock:
         self._is_asked = False
 
     def at(self, broker_ms: int) -> int:
-        """What it shows now."""
+        """Milliseconds that it shows at this broker time."""
         self._looked_ms = broker_ms
         return min(broker_ms, self._answered_ms + PATIENCE_MS) - self._stood_ms
 

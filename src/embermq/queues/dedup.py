@@ -13,7 +13,7 @@ class DedupWindow:
         self._until: OrderedDict[str, int] = OrderedDict()
 
     def knows(self, dedup_id: str, now_ms: int) -> bool:
-        """Whether it is a repeat."""
+        """Whether a message with this id is a repeat."""
         return self._until.get(dedup_id, 0) > now_ms
 
     def add(self, dedup_id: str, now_ms: int) -> int:

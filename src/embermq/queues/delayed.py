@@ -25,7 +25,7 @@ class DelayedMessages:
         return len(self.rows)
 
     def add(self, row: DelayedRow) -> None:
-        """Its record is durable."""
+        """Take a delayed message whose record is durable."""
         self.rows[row.ticket] = row
         heappush(self._times, (row.visible_ms, row.ticket))
 

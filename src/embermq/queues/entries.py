@@ -28,7 +28,7 @@ KEYS_REMEMBERED = 65_536
 
 
 class QueueEntry(Struct, frozen=True, gc=False):
-    """A message of the queue."""
+    """One message of a queue, and where its record stands."""
 
     partition: int
     offset: int
@@ -132,11 +132,11 @@ class Entries(Mapping[int, QueueEntry]):
         return None if keys is None else keys[sequence & _MASK]
 
     def expires_ms(self, sequence: int) -> int:
-        """When it ends by itself."""
+        """When a message expires, in broker time; 0 for never."""
         return self._blocks[sequence >> _SHIFT].expires[sequence & _MASK]
 
     def record_bytes(self, sequence: int) -> int:
-        """How large its record is."""
+        """How many bytes the record of a message has."""
         return self._blocks[sequence >> _SHIFT].sizes[sequence & _MASK]
 
     def first_from(self, sequence: int, end: int) -> int:

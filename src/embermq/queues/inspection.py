@@ -314,7 +314,7 @@ def delayed_at(queue: Queue, row: DelayedRow) -> MessageView:
 
 
 def message_at(queue: Queue, sequence: int) -> MessageView:
-    """A message that is there."""
+    """Describe a message that is there."""
     entry = queue.entries[sequence]
     letter = queue.dead_letter(sequence)
     return MessageView(

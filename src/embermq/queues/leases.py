@@ -67,7 +67,7 @@ class Leases:
         return None
 
     def first_over(self, now_ms: int) -> int | None:
-        """One whose lease is over."""
+        """The sequence number of a message whose lease is over; None when no lease is."""
         for leases in (self._older, self._running):
             if leases:
                 sequence, until_ms = next(iter(leases.items()))

@@ -30,7 +30,7 @@ class Event(Enum):
 
 
 class MessageAction(Enum):
-    """What is done about it."""
+    """What a group does about a message after an event."""
 
     FINISH = auto()
     """ACKED: this group owes it no more."""

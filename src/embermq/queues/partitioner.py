@@ -16,6 +16,6 @@ _remembered = lru_cache(_KEYS_REMEMBERED)(_hash_key)
 
 
 def partition_of_key(key: str, partitions: int) -> int:
-    """0 to `partitions` - 1."""
+    """The partition of a key, from 0 to `partitions` - 1."""
     hashed = _remembered(key) if len(key) <= _KEY_CHARACTERS_REMEMBERED else _hash_key(key)
     return hashed % partitions

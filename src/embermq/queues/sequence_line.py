@@ -8,7 +8,7 @@ _GONE_MAX = 4_096
 
 
 class SequenceLine:
-    """First in, first out."""
+    """Sequence numbers in line, first in, first out."""
 
     __slots__ = ("_head", "_numbers", "append")
 

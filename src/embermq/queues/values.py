@@ -66,7 +66,7 @@ class Returned(Struct):
     crowded: Counter[str] = field(default_factory=Counter)
 
     def add(self, more: Returned) -> None:
-        """Of the next ones."""
+        """Add the counts of a further step."""
         self.put_back += more.put_back
         self.held += more.held
         self.orphaned += more.orphaned

@@ -80,7 +80,7 @@ class RetainedMessages:
         return self._tree.walk(topic_filter)
 
     def get(self, topic: str) -> RetainedRow | None:
-        """The message of a topic."""
+        """The retained message of a topic; None when there is none."""
         return self._tree.get(topic)
 
     def newest(self, topic: str) -> RetainedRow | None:
@@ -88,7 +88,7 @@ class RetainedMessages:
         return self._tree.get(topic) or self.ends.get(topic)
 
     def rows(self) -> Iterator[RetainedRow]:
-        """All that is in store."""
+        """All rows that are in store, ends of former messages too."""
         yield from self.ends.values()
         for topic in self._tree:
             row = self._tree.get(topic)

@@ -75,7 +75,7 @@ class Subscriber(Struct, eq=False, gc=False):
 
     @property
     def row(self) -> SubscriptionRow:
-        """What is stored of it."""
+        """The row that is stored of this subscription."""
         return SubscriptionRow(self.name, self.options, self.identifier, self.since_offset)
 
     @property
@@ -219,7 +219,7 @@ class Router:
         self._matches.clear()
 
     def remember(self, topic: str, match: Match) -> None:
-        """Have `known` find it."""
+        """Remember who gets a topic, for `known` to find."""
         self._matches.put(topic, match, _memory(topic, match))
 
     def match(self, topic: str) -> Match:

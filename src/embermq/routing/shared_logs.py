@@ -100,7 +100,7 @@ class SharedLogReaders:
         return {}
 
     def found(self, log: SharedLog) -> None:
-        """A log can be read."""
+        """Begin to read a log, which is there now."""
 
     def not_found(self, log: SharedLog, error: StoreError) -> None:
         """It cannot now, although there are members; it is looked for again."""
@@ -138,7 +138,7 @@ class SharedLogs:
         return self._partitions
 
     def groups(self) -> list[SharedGroup]:
-        """All that have members."""
+        """All groups that have members."""
         return [group for log in self._by_filter.values() for group in log.groups.values()]
 
     def group(self, subscriber: Subscriber) -> SharedGroup | None:
@@ -292,7 +292,7 @@ class SharedLogs:
         self._readers.joined(subscriber.session, subscriber, group)
 
     def left(self, subscriber: Subscriber) -> None:
-        """A subscription has gone."""
+        """Take a member out of its group: its subscription has gone."""
         group = self.group(subscriber)
         if group is None or subscriber.session.generation not in group.members:
             return

@@ -84,7 +84,7 @@ def put_away(session: Session) -> AbsentSession:
 
 
 def row_of(absent: AbsentSession) -> SessionRow:
-    """What is stored of it."""
+    """The row that is stored of an absent session."""
     generation, expires_ms, created_ms, _, _, epoch, expiry_s, version = _NUMBERS.unpack(absent.numbers)
     return SessionRow(
         absent.client_id,

@@ -24,7 +24,7 @@ class Credentials:
             link.proof_timer = self._state.timers.at(due_ms, partial(self._expired, link))
 
     def let_go(self, link: Link) -> None:
-        """The connection is over."""
+        """Forget a connection that is over."""
         if link.proof_timer is not None:
             self._state.timers.cancel(link.proof_timer)
             link.proof_timer = None

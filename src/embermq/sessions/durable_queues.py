@@ -41,7 +41,7 @@ class DurableQueues(ABC):
     @property
     @abstractmethod
     def is_enabled(self) -> bool:
-        """Whether there are any."""
+        """Whether `$queue/...` topics are queues (`queues.enabled`)."""
 
     # The way in. `Publishing` has asked about rates, rights, packet ids and room.
 

@@ -97,7 +97,7 @@ class SessionTable:
 
     @property
     def absent(self) -> Collection[AbsentSession]:
-        """All others, as they are."""
+        """All others, in the short form that they are kept in."""
         return self._absent.values()
 
     def of(self, generations: Collection[int]) -> list[Session]:

@@ -35,7 +35,7 @@ class TokenBucket:
         return True
 
     def whole(self, now_ms: int) -> int:
-        """How many may be taken."""
+        """How many whole tokens may be taken now."""
         self._fill(now_ms)
         return max(0, self._left // ONE)
 

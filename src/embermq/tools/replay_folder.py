@@ -48,7 +48,7 @@ class RefusedFile:
         return number in self.found
 
     def add(self, refused: RefusedMessage) -> None:
-        """Durable when it returns."""
+        """Note a refused message; durable when it returns."""
         with self._path.open("ab") as file:
             file.write(b"\n" + msgspec.json.encode(refused))
             file.flush()
@@ -99,7 +99,7 @@ def read_job(folder: Path, kind: type[_Job]) -> _Job | None:
 
 
 def save_job(folder: Path, job: Struct) -> None:
-    """Durable when it returns."""
+    """Write what was asked for in place of what stands there; durable when it returns."""
     fresh = folder / f"{JOB}.new"
     with fresh.open("wb") as file:
         file.write(msgspec.json.encode(job))

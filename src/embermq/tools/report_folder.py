@@ -120,5 +120,5 @@ def lift_tables(folder: Path) -> None:
 
 
 def now() -> datetime:
-    """When a report is made."""
+    """The time of now, in UTC: when a report is made."""
     return datetime.now(UTC)

@@ -222,7 +222,7 @@ def leads(topic_filter: str, topic: str) -> bool:
 
 
 def no_such_message(queue: str, message: str) -> UserError:
-    """Nothing of it is left."""
+    """Make the error that says that nothing of a message is left."""
     return UserError(
         f"the queue {queue!r} has no message {message!r}, nor a dead letter of it: it was acknowledged, has"
         " expired or was removed, or never was"

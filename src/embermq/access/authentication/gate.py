@@ -44,7 +44,7 @@ class Gate(Protocol):
         ...
 
     def admit(self, packet: Connect, visitor: Visitor) -> Identity | Refusal:
-        """The answer at once."""
+        """Decide at once, without waiting for anything: where `needs_check` says False."""
         ...
 
     async def check(self, packet: Connect, visitor: Visitor) -> Identity | Refusal:

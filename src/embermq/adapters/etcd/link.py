@@ -107,7 +107,7 @@ class EtcdLink:
             self._failed(channel, error)
 
     def close(self) -> None:
-        """End what is under way."""
+        """End calls that are under way, and the connection; nothing is asked afterwards."""
         self._closed.set()
         with self._lock:
             channel, self._channel = self._channel, None

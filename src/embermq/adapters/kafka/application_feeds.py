@@ -386,7 +386,7 @@ class KafkaApplicationFeeds(ApplicationFeeds):
         self._consumer.incremental_assign(places)
 
     def remove(self, feed: _Feed) -> None:
-        """Read it no more."""
+        """Stop reading for a feed. Called on the thread that reads."""
         places = [(feed.log, partition) for partition in feed.next_offsets]
         mine = [place for place in places if self._feeds.get(place) is feed]
         if feed.paused:

@@ -258,7 +258,7 @@ class ApplicationTopics:
         )
 
     def names(self) -> Collection[str]:
-        """All logs of the prefix."""
+        """List the topics of all application logs of the prefix, as the cluster has them now."""
         return [name for name in self._admin.topics(LOOK_S) if self._names.is_application_log(name)]
 
     def sizes(self) -> list[LogSize]:

@@ -57,20 +57,20 @@ def feed_entry(message: Message, offset: int) -> FeedEntry:
 
 
 def hand_over(found: list[Found]) -> None:
-    """On the broker's thread."""
+    """Give entries to those that have not closed their feeds. Called on the broker's thread."""
     for feed, partition, entries in found:
         if not feed.closed:
             feed.taker.take(partition, entries)
 
 
 def tell_begins(feed: OpenFeed, partition: int, first: int) -> None:
-    """On the broker's thread."""
+    """Say that what stood before offset `first` is gone. Called on the broker's thread."""
     if not feed.closed:
         feed.taker.begins(partition, first)
 
 
 def tell_gone(feed: OpenFeed, reason: str) -> None:
-    """On the broker's thread."""
+    """Say that the log is gone, and why; close the feed. Called on the broker's thread."""
     if not feed.closed:
         feed.closed = True
         feed.taker.gone(reason)

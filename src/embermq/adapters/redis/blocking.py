@@ -104,7 +104,7 @@ class BlockingRedis:
 
     @property
     def masters(self) -> Sequence[Any]:
-        """A connection to each."""
+        """A connection to each master; of a single server, the one to it."""
         return self._masters
 
     def command(self, key: str, *words: bytes | str | int) -> Answer:

@@ -40,7 +40,7 @@ class GroupOwners:
         return owner
 
     def release(self, generation: int) -> StoredGroup | None:
-        """The group has ended."""
+        """Forget an ended group. Returns what was known of it; None when nothing was."""
         owner = self._by_generation.pop(generation, None)
         if owner is not None:
             del self._generations[owner.keys.group]

@@ -169,7 +169,7 @@ class RedisLogNotes:
         return found if isinstance(found, bytes) else None
 
     def end_import(self) -> None:
-        """All is there."""
+        """Note that everything has been imported."""
         self._redis.command(self._import, "DEL", self._import)
 
     def discard_import(self) -> int:

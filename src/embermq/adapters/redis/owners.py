@@ -107,7 +107,7 @@ class Owners:
         return owner
 
     def release(self, generation: int) -> Owner | None:
-        """The session has ended."""
+        """Forget an ended session. Returns what was known of it; None when nothing was."""
         owner = self._by_generation.pop(generation, None)
         if owner is not None:
             self.with_positions.pop(generation, None)

@@ -91,7 +91,7 @@ class Calls:
         return call
 
     def put_group(self, row: GroupRow) -> None:
-        """A group is there."""
+        """Store the settings of a consumer group, new or changed."""
         self.room().groups += (row.group, encode_group(row, self.owner.number(row.group)))
 
     def end_group(self, group: str, *, is_made_anew: bool) -> None:
@@ -148,7 +148,7 @@ class Calls:
         self.room(rows=1 + len(self.owner.groups) // GROUPS_A_ROW).removed.append(sequence)
 
     def remove_delayed(self, ticket: int) -> None:
-        """A delayed message goes."""
+        """Remove a delayed message and its body, by its ticket."""
         call = self.room()
         call.delayed += (ticket, b"")
         call.bodies += (ticket, b"")

@@ -58,7 +58,7 @@ class StepLine:
         return bool(self._steps)
 
     def go_on(self) -> None:
-        """Do what may be done."""
+        """Run the steps at the head of the line, up to the first one that is held."""
         steps = self._steps
         while steps and not steps[0].held:
             steps.popleft().run()
@@ -129,5 +129,5 @@ class QueueOwners:
         return owner
 
     def release(self, generation: int) -> QueueOwner | None:
-        """The queue is deleted."""
+        """Forget a deleted queue. Returns what was known of it; None when nothing was."""
         return self._by_generation.pop(generation, None)

@@ -248,7 +248,7 @@ class _Reading:
         self.moved = 0
 
     def read(self) -> None:
-        """All but entries."""
+        """Read everything of the queue but its entries."""
         owner, keys, queue = self._owner, self._owner.keys, self.row.generation
         groups: dict[int, str] = {}
         for field, value in self._pairs("HSCAN", keys.groups):
@@ -293,7 +293,7 @@ class _Reading:
             source._owner.unfinished.append((self._owner, field.decode()))
 
     def stored(self) -> StoredQueue:
-        """As the port has it."""
+        """What was read as the port's value; its entries are read when they are gone through."""
         return StoredQueue(
             self.row,
             tuple(group for _, group in self._groups),

@@ -61,7 +61,7 @@ class Routes(ABC):
 
     @abstractmethod
     async def close(self) -> None:
-        """End all connections."""
+        """End all connections; returns when they are closed."""
 
 
 class OneNode(Routes):

@@ -19,7 +19,7 @@ class Script(Struct, frozen=True):
 
 
 def script(name: str, source: bytes, *, writes: bool = True) -> Script:
-    """A script from its text."""
+    """Make a script of its text, with the SHA-1 that EVALSHA names it by."""
     return Script(name, source, sha1(source, usedforsecurity=False).hexdigest().encode(), writes)
 
 

@@ -68,7 +68,7 @@ class Ledger:
 
 
 def ignore(answer: Answer) -> None:
-    """Nobody waits for it."""
+    """Take an answer that nobody waits for."""
 
 
 def pack(words: Sequence[Word]) -> bytes:

@@ -45,7 +45,7 @@ def to_entry_columns(row: EntryRow, base: int) -> EntryColumns:
 
 
 def to_entry(columns: EntryColumns) -> EntryRow:
-    """As a start reads it."""
+    """Read a row of `queue_entry` as a start does."""
     queue, sequence, partition, offset, expires_ms, key, rest, size = columns
     if rest is None:
         return EntryRow(queue, sequence, partition, offset, -1, key, expires_ms, record_bytes=size)
@@ -71,7 +71,7 @@ def to_attempts_column(attempts: Attempts) -> bytes | None:
 
 
 def to_mark(state: int, due_ms: int, attempts: bytes | None) -> GroupMark:
-    """As a start reads it."""
+    """Read a row of `queue_mark` as a start does."""
     return GroupMark(
         MessageState(state), Attempts() if attempts is None else _DECODE_ATTEMPTS(attempts), due_ms
     )

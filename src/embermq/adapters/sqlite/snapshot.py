@@ -73,7 +73,7 @@ class Snapshot:
         return sorted([*self._held, *self._segments], key=lambda name: (name != BROKER, name))
 
     def bytes_of(self, name: str) -> int:
-        """Size of the copy."""
+        """Size of the copy of a file, in bytes."""
         if name in self._segments:
             return self._segments[name].size
         return (self._one(name, "PRAGMA page_count") or 0) * (self._one(name, "PRAGMA page_size") or 0)
@@ -128,7 +128,7 @@ class Snapshot:
         self._held.pop(name).close()
 
     def close(self) -> None:
-        """Let go of everything."""
+        """End the transactions and close the files that the snapshot holds."""
         while self._held:
             self._held.popitem()[1].close()
         while self._segments:

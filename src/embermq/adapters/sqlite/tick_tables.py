@@ -85,10 +85,10 @@ class TickTables:
         self.device.show(generation, after_seq, self.floor)
 
     def put(self, name: str, value: int) -> None:
-        """One value of `meta`."""
+        """Store one value of `meta`."""
         self.connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, value))
 
     def number(self, name: str, default: int) -> int:
-        """A number of `meta`."""
+        """Read one value of `meta`; `default` when it is not there."""
         row = self.connection.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
         return int(row[0]) if row else default

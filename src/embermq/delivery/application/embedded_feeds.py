@@ -51,7 +51,7 @@ class EmbeddedFeeds(ApplicationFeeds):
         return self.trouble
 
     def bodies(self, generation: int) -> Bodies:
-        """Of one session's log."""
+        """Where the bodies of one session's log are read, by the session's generation."""
         return Bodies(self._messages, self._parked, generation)
 
 

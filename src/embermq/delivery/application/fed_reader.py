@@ -142,14 +142,14 @@ class FedReader(FedLane, FeedTaker):
         return []
 
     def stored_place(self) -> ReaderPosition:
-        """What to store of it now."""
+        """What is to be stored of its position now."""
         stored = self.positions.stored()
         self.written_base = stored.base_offset
         settled = self.settled if self.is_counted else UNCOUNTED
         return ReaderPosition(self.place.log_id, self.session.last_packet_id, stored, settled=settled)
 
     def close(self) -> None:
-        """Nothing comes any more."""
+        """Close the feed: nothing comes any more."""
         self.feed.close()
         self.clear()
         if self.tail is not None:

@@ -49,7 +49,7 @@ class FetchedRecords:
             del self._fetches[generation]
 
     def drop(self, generation: int) -> None:
-        """Nobody waits for them."""
+        """Forget a question: who asked it has gone."""
         fetch = self._fetches.pop(generation, None)
         if fetch is not None:  # the timer holds it for a while
             fetch.found, fetch.then = None, _nobody_waits

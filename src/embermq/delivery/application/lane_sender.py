@@ -76,7 +76,7 @@ class LaneSender:
             self.watch(lane, lane.last())
 
     def end(self, lane: LogLane) -> None:
-        """The connection is over."""
+        """The connection is over: stop sending, and forget what was not sent."""
         self._state.timers.cancel(lane.timer)
         lane.timer = lane.link = None
         lane.outbox.clear()
@@ -88,7 +88,7 @@ class LaneSender:
             self._paces.pop(lane.session, None)
 
     def forget(self, session: Session) -> None:
-        """The session has ended."""
+        """The session has ended: forget its attempts."""
         self._attempts.pop(session.generation, None)
 
     def forget_logs(self, session: Session, *names: str) -> None:
@@ -100,7 +100,7 @@ class LaneSender:
             self._attempts.pop(session.generation, None)
 
     def forget_attempts(self, session: Session, name: str, offset: int) -> None:
-        """This message is settled."""
+        """Forget how often the message at this offset was sent: it is settled."""
         attempts = self._attempts.get(session.generation, {}).get(name)
         if attempts is not None:
             attempts.forget(offset)

@@ -18,7 +18,7 @@ class LogProvider(Protocol):
     """Makes sure that a session's log is there."""
 
     def name(self, session: Session) -> str:
-        """What it is called."""
+        """What the session's log is called in its store."""
 
     def recall(self, session: Session, then: Callable[[FoundLog], None]) -> None:
         """`then` is called once when the log can be read and written; not at all when it cannot be had."""

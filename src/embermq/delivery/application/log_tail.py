@@ -102,7 +102,7 @@ class LogTail:
         return entry
 
     def clear(self) -> None:
-        """Let go of everything."""
+        """Let go of all entries, and of the bytes that they count."""
         self._entries.clear()
         self._end.bytes -= self._bytes
         self._bytes = 0

@@ -23,7 +23,7 @@ class OffsetRanges:
         return place >= 0 and offset < self._ends[place]
 
     def add(self, offset: int) -> bool:
-        """False when it was there."""
+        """Add one offset; False when it was there."""
         starts, ends = self._starts, self._ends
         if not ends or offset > ends[-1]:
             starts.append(offset)

@@ -187,7 +187,7 @@ class Parking:
         lane.due.extend(number for number, at in parked.items() if at.stage == ParkedStage.DUE)
 
     def suspend(self, session: Session) -> None:
-        """The client is gone."""
+        """Stop sending parked messages: the client is gone."""
         forget_given_up(session)
         lane = self._lanes.pop(session, None)
         if lane is not None:

@@ -62,7 +62,7 @@ class ApplicationDelivery(ABC):
 
     @abstractmethod
     def settled(self, session: Session, delivery: Delivery) -> None:
-        """PUBACK or PUBCOMP came."""
+        """Count a message as settled: PUBACK or PUBCOMP came for it."""
 
     def refused(self, session: Session, delivery: Delivery) -> None:
         """The client has answered with an error; `settled` follows."""

@@ -18,20 +18,20 @@ ROUND_MS = 1_000
 
 
 class RoundsOwner(Protocol):
-    """Whose lanes they are."""
+    """Has the lanes that rounds look at."""
 
     def lanes(self) -> Iterable[FedLane]:
         """Every lane that is to be looked at in a round."""
 
     def trim(self) -> None:
-        """Logs may be trimmed."""
+        """Trim logs below what every reader has settled."""
 
     def moved(self, lane: FedLane) -> None:
         """It has heard a report: its base or its floors may have moved."""
 
 
 class Rounds:
-    """Of one kind of lanes."""
+    """Looks at all lanes of one kind in turns, and asks where their logs begin and end."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Rounds:
         self._asking = False
 
     def look(self, now_ms: int) -> None:
-        """Called again and again."""
+        """Begin a round when it is time. Called again and again."""
         if 0 <= now_ms - self._round_ms < ROUND_MS:  # less than 0: the clock was set back
             return
         self._round_ms = now_ms

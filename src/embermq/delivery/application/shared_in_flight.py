@@ -123,7 +123,7 @@ class SharedInFlight:
         return sent if sent is not None and sent.delivery is delivery else None
 
     def forget(self, session: Session, delivery: Delivery) -> None:
-        """It is under way no more."""
+        """Forget a message that is under way no more."""
         del self._sent[session][delivery.packet_id]
 
     def count(self, member: Member) -> None:

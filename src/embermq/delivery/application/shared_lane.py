@@ -45,7 +45,7 @@ class GroupPartition:
         return max([self.stored.committed_offset, self.read_to, *(offset + 1 for offset in self.claims)])
 
     def claim(self, offset: int) -> None:
-        """Nobody else may get it."""
+        """Keep an entry from all other members of the group."""
         if offset >= self.stored.committed_offset:
             self.claims.add(offset)
 

@@ -173,7 +173,7 @@ class Audit(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Nothing more is asked."""
+        """Let go of what is open; nothing is asked afterwards."""
 
     def run(self, into: Path | None, progress: Progress) -> AuditFound:
         at = self._at = self._settle()

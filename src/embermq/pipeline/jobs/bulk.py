@@ -107,7 +107,7 @@ class Feed:
         return self._state != "starting"
 
     def report(self) -> QueryReport:
-        """What status shows of it."""
+        """What the pipeline's status shows of this part."""
         return QueryReport(
             name=self.name,
             state=self._state,
@@ -295,7 +295,7 @@ class Bulk:
         self._thread = threading.Thread(target=closing_connection(self._run), name="bulk", daemon=True)
 
     def start(self) -> None:
-        """Begin; returns at once."""
+        """Start the thread; returns at once."""
         self._thread.start()
 
     def join(self) -> None:

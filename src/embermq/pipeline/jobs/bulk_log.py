@@ -75,7 +75,7 @@ class BulkLog(ABC):
 
 
 class EmbeddedLog(BulkLog):
-    """Files beside the driver."""
+    """The segment files beside the driver."""
 
     is_partitioned = False
 

@@ -41,7 +41,7 @@ class PastMessages(Protocol):
         ...
 
     def close(self) -> None:
-        """Nothing more is asked."""
+        """Let go of what is open; nothing is asked afterwards."""
         ...
 
 
@@ -55,7 +55,7 @@ def past_messages(settings: PipelineSettings, places: Places) -> PastMessages:
 
 
 class PastInFiles:
-    """Of the embedded log."""
+    """Past messages of the embedded log and its lake."""
 
     def __init__(self, settings: PipelineSettings, places: Places) -> None:
         self._settings = settings

@@ -28,7 +28,7 @@ class PastRecords(Struct, frozen=True):
     places: Places
 
     def in_log(self, wanted: ReplayRange, bounds: LogBounds) -> DataFrame:
-        """What the log has of it."""
+        """The wanted records that the log still has."""
         places = self.places
         start = max(wanted.start or 0, bounds.first)
         if wanted.start_ms is not None:
@@ -84,7 +84,7 @@ def accepted_in(wanted: ReplayRange) -> Column:
 
 
 def log_bounds(places: Places) -> LogBounds:
-    """What the log has now."""
+    """The first offset that the log has, and the one behind its last."""
     log = LogFile(places.log)
     try:
         return log.bounds() or LogBounds(0, 0)

@@ -42,7 +42,7 @@ class PieceDone(Struct, frozen=True, kw_only=True):
 
 
 class RunningBroker(Protocol):
-    """The broker that runs."""
+    """Puts dead letters back: the broker that runs."""
 
     def put_back(self, letter_ids: Sequence[str]) -> PieceDone:
         """One transaction, durable when it returns. Raises BrokerAway when it may or may not be done."""

@@ -61,7 +61,7 @@ class RefusedMessage(Struct, frozen=True, kw_only=True):
 
 
 class ReplayDoor(Protocol):
-    """The broker that runs."""
+    """Takes the messages of a replay: the broker that runs."""
 
     def take(self, first: int, messages: Sequence[bytes | None]) -> Taken:
         """One transaction, durable when it returns. Raises BrokerAway when it may or may not be done."""
@@ -74,7 +74,7 @@ class RefusedMessages(Protocol):
     def __contains__(self, number: object, /) -> bool: ...
 
     def add(self, refused: RefusedMessage, /) -> None:
-        """Durable when it returns."""
+        """Keep one; durable when it returns."""
         ...
 
 
@@ -94,7 +94,7 @@ class ChosenMessages:
         return self._ends[-1] if self._ends else 0
 
     def rows(self, start: int) -> Iterator[dict[str, Any]]:
-        """From number `start` on."""
+        """Read the chosen messages from number `start` on, in their order."""
         at = bisect_right(self._ends, start)
         skip = start - (self._ends[at - 1] if at else 0)
         for path in self._files[at:]:

@@ -116,7 +116,7 @@ class DeltaTable:
         return int(self._snapshot().version()) >= 0
 
     def size(self) -> TableSize:
-        """Of its newest state."""
+        """How many files the newest state of the table has, and their bytes."""
         found = self._snapshot()
         return TableSize(int(found.numOfFiles()), int(found.sizeInBytes()))
 

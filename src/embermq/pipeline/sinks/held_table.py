@@ -40,7 +40,7 @@ class HeldTable:
 
     @property
     def table(self) -> DeltaTable:
-        """The table; it is taken."""
+        """The table; `take` comes before."""
         assert self._table is not None, "take comes first"
         return self._table
 

@@ -59,7 +59,7 @@ class SqlServer(ABC):
     @staticmethod
     @abstractmethod
     def errors() -> tuple[type[Exception], ...]:
-        """What the driver raises."""
+        """The exceptions that the driver raises."""
 
     @abstractmethod
     def put(self, cursor: Any, rows: Iterable[Row]) -> None:

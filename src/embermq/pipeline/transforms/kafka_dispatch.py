@@ -12,7 +12,7 @@ from embermq.pipeline.transforms.record_size import batch_bytes
 
 
 class AlreadyCarried(Protocol):
-    """`jobs.carrying` has it."""
+    """Tells which copies a log has already; `jobs.carrying` fulfils it."""
 
     @property
     def most(self) -> Mapping[int, int]:

@@ -70,7 +70,7 @@ class MqttConsumer:
         return bool(self.unwritten or self.sent)
 
     def put(self, subscription: QueueSubscription) -> None:
-        """Add or replace one."""
+        """Add a subscription, or replace the one with the same filter."""
         self.subscriptions[subscription.topic_filter] = subscription
         self.places[subscription.place] = subscription
 
@@ -113,7 +113,7 @@ class MqttConsumer:
         self.tries = 0
 
     def begin(self, link: Link) -> None:
-        """The client is here."""
+        """Begin with a connection of its client."""
         self.link = link
         self._forget_connection()
 

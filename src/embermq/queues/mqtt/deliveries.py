@@ -319,7 +319,7 @@ class Deliveries:
     # Consumers come and go
 
     def open(self, consumer: MqttConsumer, link: Link) -> None:
-        """Its client is connected."""
+        """Begin to deliver to a consumer whose client is connected."""
         consumer.begin(link)
 
     def close(self, consumer: MqttConsumer) -> None:

@@ -21,6 +21,6 @@ class QueueDelivery(Delivery, gc=False, kw_only=True):
 
 
 class ResponseDelivery(Delivery, gc=False, kw_only=True):
-    """A response on its way."""
+    """A response in the client's window."""
 
     queue: ResponseQueue

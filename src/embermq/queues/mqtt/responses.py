@@ -80,7 +80,7 @@ class ResponseQueue:
 
 
 class Responses:
-    """All of them, by name."""
+    """All queues of responses, by name."""
 
     def __init__(self, state: BrokerState, settings: BrokerQueueSettings) -> None:
         self._state = state
@@ -169,7 +169,7 @@ class Responses:
         return True
 
     def connected(self, session: Session) -> None:
-        """Its client is back."""
+        """Go on for a client that is back: send what waits for it."""
         for queue in self._of(session):
             self._stays(queue, session)
             self._pump(queue)

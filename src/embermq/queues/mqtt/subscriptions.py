@@ -334,7 +334,7 @@ class Subscriptions:
         self._end(session, may_return=True)
 
     def ended(self, session: Session) -> None:
-        """The session is over."""
+        """Remove the consumer of a session that is over."""
         if self._end(session, may_return=False):
             del self._deliveries.consumers[session.client_id]
 
