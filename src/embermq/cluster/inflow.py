@@ -149,6 +149,8 @@ class Inflow:
         if match.no_local:
             match = state.router.match_for(message.topic, message.publisher)
         if retain and not self._publishing.refusing.has_room(message):
+            if position and not self._end_retained(piece, position, record):
+                return False
             retain = False
         if not (retain or match.durable or match.applications or match.groups):
             if match.direct and not is_again:
@@ -168,6 +170,18 @@ class Inflow:
             piece.is_recorded = True
         else:
             self.refused += 1
+        return True
+
+    def _end_retained(self, piece: _Piece, position: int, record: LogRecord) -> bool:
+        """There is no room for what the topic's newest message is now: the one before it is over, and stored is that
+        nothing older comes back. This record says that what stands before `position` has been copied, and not the
+        message itself, which a crash may keep from the log. False when it is to be tried again later."""
+        end = replace(record.message, payload=b"", qos=0, expires_ms=0, properties=None)
+        fields = _fields(record, piece.slot, position - 1)
+        copied = Copied(position, fields, piece.take_back, piece.next < piece.seen)
+        if self._publishing.accept_operators(end, copied, NO_MATCH) is HELD_UP:
+            return False
+        piece.is_recorded = True
         return True
 
     def _count(self, slot: int) -> None:

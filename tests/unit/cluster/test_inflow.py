@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from msgspec.structs import replace
 from tests.support.hand_driven import HandDrivenBroker
 
 from embermq.cluster.inflow import Inflow
@@ -313,3 +314,32 @@ def test_a_restart_does_not_bring_back_what_is_older_than_the_end_of_a_retained_
     again.hand.settle()
     assert retained(again) == b"later"
     assert not again.hand.state.retained.ends
+
+
+@pytest.mark.promise("cluster-11")
+def test_a_retained_message_without_room_ends_the_one_before_it_also_for_the_next_run() -> None:
+    node = Node()
+    state = node.hand.state
+    state.retained.remembers_ends = True
+    kept = node.hand.keeps("kept")
+    kept.subscribes("t")
+    now_ms, limit = state.tick.date_ms, 1_000
+    state.settings = replace(state.settings, retained_bytes_max=limit)
+    node.take(frame(b"first", retain=True, at_ms=now_ms))
+    node.hand.settle()
+    assert retained(node) == b"first"
+    node.hand.failures = [StoreFull("no room")]  # all of the piece comes again
+    large = frame(b"x" * limit, retain=True, at_ms=now_ms + 2)
+    node.take(frame(b"second", topic="u"), large, at=1)
+    node.hand.settle()
+    assert retained(node) is None
+    assert kept.payloads == [b"first", b"x" * limit], "it comes once, and the end of the other one not at all"
+    found = [(record.message.payload, record.message.qos, slot_in(record)) for record in node.log()]
+    assert found[1:] == [(b"", 0, (THERE, 1)), (b"x" * limit, 1, (THERE, 2))]
+    again = restarted(restarted(node))
+    again.take(frame(b"between", retain=True, at_ms=now_ms + 1))
+    again.hand.settle()
+    assert retained(again) is None
+    again.take(frame(b"later", retain=True, at_ms=now_ms + 3), at=1)
+    again.hand.settle()
+    assert retained(again) == b"later"
