@@ -20,6 +20,8 @@ from embermq.formats.log_record import Origin, Stamp, decode_record, slot_field
 from embermq.mqtt.wire.properties import Properties, encode_properties
 from embermq.pipeline.jobs.carrying import Carried
 from embermq.pipeline.places import Places
+from embermq.pipeline.rules.rows import rule_messages
+from embermq.pipeline.rules.settings import RuleSettings
 from embermq.pipeline.schema import COPY
 from embermq.pipeline.transforms.kafka_dispatch import dispatched
 from embermq.pipeline.transforms.kafka_records import records_from_kafka
@@ -132,6 +134,9 @@ def test_a_copy_is_a_position_and_nothing_else_for_who_counts_records(spark: Spa
     known = {name: value for name, value in copied.asDict().items() if value is not None}
     assert known == {"partition": 0, "offset": 4, "span": 1, "error": COPY}
     assert bad.error == "header v is missing" and bad.body == b"none"
+    records = records_from_kafka(source, LOG_PREFIX, has_copies=True)
+    seen = rule_messages(records, "hot", RuleSettings(sql="SELECT"))
+    assert [row["payload"] for row in seen.collect()] == ["own"], "rules see it where it was accepted"
     _, copied, _ = records_from_kafka(source, LOG_PREFIX).orderBy("offset").collect()
     assert copied.error is None and copied.payload == b"x"
 
