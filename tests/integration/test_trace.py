@@ -12,13 +12,11 @@ from typing import Any
 import pytest
 from tests.support.broker_process import BrokerProcess
 from tests.support.forked_program import run_program
-from tests.support.mqtt_client import MqttClient, run
+from tests.support.mqtt_client import run
 from tests.support.played_pipeline import PlayedPipeline
 from tests.support.queue_worker import queue_broker, worker
-from tests.support.waiting import wait_for, wait_until
-
-from embermq.mqtt.wire.packets import Puback, Subscription
-from embermq.mqtt.wire.reason_codes import ReasonCode
+from tests.support.traced_clients import three_messages
+from tests.support.waiting import wait_until
 
 IDS: list[str] = []
 """Of the message that is left in the queue."""
@@ -39,29 +37,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 
 
 async def _fill(broker: BrokerProcess) -> None:
-    one, two, device = MqttClient("application-1"), MqttClient("application-2"), MqttClient("dev-1")
-    one.acknowledges = False
-    for client in (one, two, device):
-        await client.connect(broker.port, expiry_s=3_600)
-        await client.subscribe(Subscription("t/#", 1))
-    device.abort()
-    publisher = MqttClient("pub")
-    await publisher.connect(broker.port)
-    for number in range(2):
-        await publisher.publish("t/a", b"%d" % number, qos=1)
-    await wait_for(lambda: len(one.messages) == 2, 60)
-    for message, code in zip(one.messages, (ReasonCode.SUCCESS, ReasonCode.QUOTA_EXCEEDED), strict=True):
-        assert message.packet_id is not None
-        one.send(Puback(message.packet_id, code))
-    await one.ping()
-    one.abort()
-    await publisher.publish("t/a", b"2", qos=1, retain=True)
-    await wait_for(lambda: len(two.messages) == 3, 60)
-    await two.ping()
-    two.abort()
-    last = MqttClient("application-2")
-    await last.connect(broker.port, expiry_s=0)
-    last.close()
+    publisher = await three_messages(broker.port, "application-1", "application-2")
     for _ in range(2):
         await publisher.publish("$queue/kept", b"q", qos=1)
     consumer = await worker(broker, "g-1", acknowledges=False)

@@ -12,40 +12,17 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.forked_program import run_program
 from tests.support.kafka_dispatcher import KafkaDispatcher
 from tests.support.kafka_server import KafkaServer
-from tests.support.mqtt_client import MqttClient, run
-from tests.support.waiting import wait_for, wait_until
+from tests.support.mqtt_client import run
+from tests.support.traced_clients import three_messages
+from tests.support.waiting import wait_until
 
-from embermq.mqtt.wire.packets import Puback, Subscription
-from embermq.mqtt.wire.reason_codes import ReasonCode
 from embermq.tools.trace_servers import ACKNOWLEDGED
 
 
 async def fill(broker: BrokerProcess) -> None:
     """0, 1, 2 in t/a: application1 has acknowledged the first and refused the second, application2 all three, and is
     gone for good; dev-1 is away. 3 is in a queue."""
-    one, two, device = MqttClient("application1"), MqttClient("application2"), MqttClient("dev-1")
-    one.acknowledges = False
-    for client in (one, two, device):
-        await client.connect(broker.port, expiry_s=3_600)
-        await client.subscribe(Subscription("t/#", 1))
-    device.abort()
-    publisher = MqttClient("pub")
-    await publisher.connect(broker.port)
-    for number in range(2):
-        await publisher.publish("t/a", b"%d" % number, qos=1)
-    await wait_for(lambda: len(one.messages) == 2, 60)
-    for message, code in zip(one.messages, (ReasonCode.SUCCESS, ReasonCode.QUOTA_EXCEEDED), strict=True):
-        assert message.packet_id is not None
-        one.send(Puback(message.packet_id, code))
-    await one.ping()
-    one.abort()
-    await publisher.publish("t/a", b"2", qos=1, retain=True)
-    await wait_for(lambda: len(two.messages) == 3, 60)
-    await two.ping()
-    two.abort()
-    last = MqttClient("application2")
-    await last.connect(broker.port, expiry_s=0)
-    last.close()
+    publisher = await three_messages(broker.port, "application1", "application2")
     await publisher.publish("$queue/work", b"q", qos=1)
     publisher.close()
 

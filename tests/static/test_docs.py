@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from tests.support.pipeline_statuses import pipeline_status, query_status
 
 from embermq.access.authorization.rules_file import read_rules
 from embermq.app.config import load_configuration
@@ -25,7 +26,6 @@ from embermq.model.counters import Counters
 from embermq.model.durations import DurationCounts
 from embermq.observability.metric_help import HELP, help_of
 from embermq.observability.metrics import Metrics, MetricsSnapshot
-from embermq.pipeline.status import PipelineStatus, QueryStatus
 from embermq.pipeline.supervisor import SupervisorStatistics
 from embermq.ports.dead_letter_alerts import AlertStatistics
 from embermq.ports.receipt_log import ReceiptStatistics
@@ -134,34 +134,7 @@ def test_examples_of_settings_are_valid(block: str, tmp_path: Path) -> None:
 @cache
 def metrics_text() -> str:
     """What a broker answers whose parts all have something to say."""
-    query = QueryStatus(
-        name="dispatch",
-        state="running",
-        mode="microbatch",
-        position=0,
-        lag_messages=0,
-        lag_s=0.0,
-        last_batch_records=0,
-        last_batch_ms=0,
-        last_batch_at_ms=0,
-        last_error="",
-        restarts=0,
-        totals={},
-    )
-    pipeline = PipelineStatus(
-        state="running",
-        pid=1,
-        started_ms=0,
-        updated_ms=0,
-        java="",
-        spark="",
-        driver_restarts=0,
-        last_error="",
-        log_end=0,
-        waiting=0,
-        warnings=(),
-        queries=(query,),
-    )
+    pipeline = pipeline_status(query_status("dispatch"))
     retention = RetentionState(
         start_offset=0,
         end_offset=0,

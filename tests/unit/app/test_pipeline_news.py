@@ -5,40 +5,16 @@ from __future__ import annotations
 import logging
 
 from msgspec.structs import replace
+from tests.support.pipeline_statuses import pipeline_status, query_status
 
 from embermq.app.pipeline_news import PipelineNews, waiting_text
-from embermq.pipeline.status import PipelineStatus, QueryStatus
 from embermq.pipeline.supervisor import SupervisorStatistics
 
 STARTING = SupervisorStatistics("starting", 7, 0, "")
 RUNNING = SupervisorStatistics("running", 7, 0, "")
-FOUND = PipelineStatus(
-    state="running",
-    pid=7,
-    started_ms=0,
-    updated_ms=0,
-    java="17 (path)",
-    spark="4.2.1",
-    driver_restarts=0,
-    last_error="",
-    log_end=0,
-    waiting=0,
-    warnings=(),
-    queries=(),
-)
-STUMBLING = QueryStatus(
-    name="lake",
-    state="backoff",
-    mode="microbatch",
-    position=0,
-    lag_messages=1,
-    lag_s=1.0,
-    last_batch_records=0,
-    last_batch_ms=0,
-    last_batch_at_ms=0,
-    last_error="OSError: no room",
-    restarts=1,
-    totals={},
+FOUND = pipeline_status(pid=7, java="17 (path)", spark="4.2.1")
+STUMBLING = query_status(
+    "lake", state="backoff", lag_messages=1, lag_s=1.0, last_error="OSError: no room", restarts=1
 )
 
 

@@ -8,8 +8,9 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.record_strategies import encoded
 from tests.support.source_header import encode_source
-from tests.unit.formats.test_log_record import encode, records
+from tests.unit.formats.test_log_record import records
 
 from embermq.formats.kafka_record import (
     Header,
@@ -101,7 +102,7 @@ def test_stamps_get_the_names_of_their_topics() -> None:
 @given(records, named_stamps)
 def test_a_record_comes_back_as_it_was(record: LogRecord, stamps: tuple[Stamp, ...]) -> None:
     record = msgspec.structs.replace(record, stamps=stamps)
-    frame = encode(record)
+    frame = encoded(record)
     outgoing = KafkaEncoder().encode(frame)
     assert decode_frame(outgoing.key, outgoing.value, outgoing.headers) == KafkaFrame(frame)
     found = decode_kafka_record(outgoing.key, outgoing.value, outgoing.headers)
@@ -256,7 +257,7 @@ def test_noise_is_told_or_decoded(headers: list[Header], key: bytes) -> None:
 @given(records, st.data())
 def test_every_truncation_is_told_or_encoded(record: LogRecord, data: st.DataObject) -> None:
     """The log hands over whole records; whatever else comes must not end as another exception."""
-    frame = encode(record)
+    frame = encoded(record)
     cut = frame[: data.draw(st.integers(0, len(frame) - 1))]
     try:
         KafkaEncoder(lambda _: "log").encode(cut)

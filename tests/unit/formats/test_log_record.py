@@ -8,6 +8,7 @@ from contextlib import suppress
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.record_strategies import encoded, log_records
 
 from embermq.formats.log_record import (
     FORMAT,
@@ -28,68 +29,27 @@ from embermq.formats.log_record import (
 from embermq.model.message import Message
 from embermq.mqtt.wire.properties import Properties
 
-u32 = st.integers(1, 0xFFFF_FFFF)
-i64 = st.integers(-(2**63), 2**63 - 1)
-texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20)
-properties = st.none() | st.builds(
-    Properties,
-    payload_format_indicator=st.none() | st.integers(0, 1),
-    message_expiry_interval=st.none() | st.integers(0, 0xFFFF_FFFF),
-    content_type=st.none() | texts,
-    response_topic=st.none() | st.just("reply/to"),
-    correlation_data=st.none() | st.binary(max_size=30),
-    user_properties=st.lists(st.tuples(texts, texts), max_size=3).map(tuple),
-).filter(lambda built: built != Properties())
-messages = st.builds(
-    Message,
-    topic=texts.filter(bool),
-    payload=st.binary(max_size=100),
-    qos=st.integers(0, 2),
-    retain=st.booleans(),
-    publisher=texts,
-    version=st.sampled_from([3, 4, 5]),
-    accepted_ms=i64,
-    expires_ms=i64,
-    properties=properties,
-)
-stamps = st.lists(
-    st.builds(
-        Stamp,
-        log=texts,
-        generation=i64,
-        qos=st.integers(0, 2),
-        retain_as_published=st.booleans(),
-        subscription_identifiers=st.lists(u32, max_size=5).map(tuple),
-    ),
-    max_size=4,
-).map(tuple)
-origins = st.none() | st.builds(Origin, generation=i64, packet_id=st.integers(0, 65_535))
-unknown = st.lists(st.tuples(st.integers(5, 255), st.binary(max_size=20)), max_size=3).map(tuple)
-records = st.builds(LogRecord, message=messages, stamps=stamps, origin=origins, unknown_fields=unknown)
-
-
-def encode(record: LogRecord) -> bytes:
-    return encode_record(record.message, encode_stamps(record.stamps), record.origin, record.unknown_fields)
+records = log_records(st.integers(-(2**63), 2**63 - 1))
 
 
 @given(records)
 def test_a_record_comes_back_as_it_was(record: LogRecord) -> None:
-    assert decode_record(encode(record)) == record
+    assert decode_record(encoded(record)) == record
 
 
 @given(records)
 def test_the_deadline_is_read_alone(record: LogRecord) -> None:
-    assert record_expires_ms(encode(record)) == record.message.expires_ms
+    assert record_expires_ms(encoded(record)) == record.message.expires_ms
 
 
 @given(records)
 def test_what_a_newer_writer_added_is_carried_on(record: LogRecord) -> None:
-    assert encode(decode_record(encode(record))) == encode(record)
+    assert encoded(decode_record(encoded(record))) == encoded(record)
 
 
 @given(records)
 def test_the_route_is_what_the_record_says(record: LogRecord) -> None:
-    frame = encode(record)
+    frame = encoded(record)
     route = decode_route(frame)
     message = record.message
     assert (route.topic, route.publisher, route.accepted_ms, route.payload_bytes) == (
@@ -108,13 +68,13 @@ def test_the_route_is_what_the_record_says(record: LogRecord) -> None:
 
 @given(st.lists(records, max_size=5))
 def test_a_batch_is_cut_where_its_records_end(batch: list[LogRecord]) -> None:
-    frames = [encode(record) for record in batch]
+    frames = [encoded(record) for record in batch]
     assert list(iter_frames(b"".join(frames))) == frames
 
 
 @given(records, st.data())
 def test_every_truncation_is_told(record: LogRecord, data: st.DataObject) -> None:
-    frame = encode(record)
+    frame = encoded(record)
     cut = frame[: data.draw(st.integers(0, len(frame) - 1))]
     for decode in (decode_record, decode_route):
         with pytest.raises(RecordError):
@@ -143,7 +103,7 @@ def test_every_truncation_of_a_full_record_is_told() -> None:
 
 @given(records, st.data())
 def test_a_changed_byte_is_told_or_decoded_and_nothing_else(record: LogRecord, data: st.DataObject) -> None:
-    frame = bytearray(encode(record))
+    frame = bytearray(encoded(record))
     frame[data.draw(st.integers(0, len(frame) - 1))] ^= data.draw(st.integers(1, 255))
     for decode in (decode_record, decode_route):
         with suppress(RecordError):

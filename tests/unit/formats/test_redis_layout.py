@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from tests.support.record_strategies import TEXTS, U16, U32, encoded, log_records
 
 from embermq.formats.log_record import (
-    LogRecord,
-    Origin,
     Stamp,
     decode_record,
     encode_record,
@@ -56,63 +55,15 @@ from embermq.model.session import RetainedRow, SessionRow, SubscriptionRow, Will
 from embermq.model.session_writes import QueueRow
 from embermq.mqtt.wire.properties import Properties
 
-texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20)
 names = st.text(st.sampled_from("a/%{}27BD🦊"), min_size=1, max_size=12)
 numbers = st.integers(0, 2**53)
-u16 = st.integers(0, 65_535)
-u32 = st.integers(0, 0xFFFF_FFFF)
-properties = st.none() | st.builds(
-    Properties,
-    payload_format_indicator=st.none() | st.integers(0, 1),
-    message_expiry_interval=st.none() | u32,
-    content_type=st.none() | texts,
-    response_topic=st.none() | st.just("reply/to"),
-    correlation_data=st.none() | st.binary(max_size=30),
-    user_properties=st.lists(st.tuples(texts, texts), max_size=3).map(tuple),
-).filter(lambda built: built != Properties())
-messages = st.builds(
-    Message,
-    topic=texts.filter(bool),
-    payload=st.binary(max_size=100),
-    qos=st.integers(0, 2),
-    retain=st.booleans(),
-    publisher=texts,
-    version=st.sampled_from([3, 4, 5]),
-    accepted_ms=numbers,
-    expires_ms=numbers,
-    properties=properties,
-)
-stamps = st.lists(
-    st.builds(
-        Stamp,
-        log=texts,
-        generation=numbers,
-        qos=st.integers(0, 2),
-        retain_as_published=st.booleans(),
-        subscription_identifiers=st.lists(u32, max_size=5).map(tuple),
-    ),
-    max_size=4,
-).map(tuple)
-frames = st.builds(
-    lambda record: encode_record(
-        record.message, encode_stamps(record.stamps), record.origin, record.unknown_fields
-    ),
-    st.builds(
-        LogRecord,
-        message=messages,
-        stamps=stamps,
-        origin=st.none() | st.builds(Origin, generation=numbers, packet_id=u16),
-        unknown_fields=st.lists(st.tuples(st.integers(5, 255), st.binary(max_size=20)), max_size=3).map(
-            tuple
-        ),
-    ),
-)
+frames = log_records(numbers).map(encoded)
 rows = st.builds(
     QueueRow,
     generation=numbers,
     seq=numbers,
     offset=st.integers(-1, 2**53),
-    packet_id=u16,
+    packet_id=U16,
     state=st.sampled_from([0, 1, 2]),
     flags=st.sampled_from([0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14]),
     expires_ms=numbers,
@@ -125,22 +76,22 @@ sessions = st.builds(
     generation=numbers,
     epoch=numbers,
     client_type=st.sampled_from(ClientType),
-    username=texts,
+    username=TEXTS,
     version=st.sampled_from([3, 4, 5]),
-    expiry_interval_s=u32,
+    expiry_interval_s=U32,
     connected=st.booleans(),
     expires_ms=numbers,
     created_ms=numbers,
-    certificate=texts,
+    certificate=TEXTS,
 )
 wills = st.builds(
     WillRow,
     client_id=names,
-    delay_s=u32,
+    delay_s=U32,
     record=frames,
     due_ms=numbers,
-    username=texts,
-    certificate=texts,
+    username=TEXTS,
+    certificate=TEXTS,
 )
 
 RECORD = encode_record(
@@ -205,7 +156,7 @@ def test_a_session_comes_back_as_it_was_and_begins_with_its_fence(row: SessionRo
     assert value.startswith(session_fence(row.epoch, row.generation).encode())
 
 
-@given(texts, st.integers(0, 255), numbers, numbers)
+@given(TEXTS, st.integers(0, 255), numbers, numbers)
 def test_a_subscription_comes_back_as_it_was(
     topic_filter: str, options: int, identifier: int, since: int
 ) -> None:

@@ -6,6 +6,7 @@ from typing import Literal
 
 import pytest
 from msgspec.structs import replace
+from tests.support.pipeline_statuses import pipeline_status, query_status
 
 from embermq.pipeline.progress_watch import DOUBLED_MAX, ProgressWatch
 from embermq.pipeline.settings import DriverSettings
@@ -15,39 +16,12 @@ from embermq.pipeline.turns import TURN_S
 SETTINGS = DriverSettings(
     queries=("dispatch", "archive"), progress_timeout_s=100, bulk_trigger_ms=20_000, realtime_batch_s=5
 )
-DISPATCH = QueryStatus(
-    name="dispatch",
-    state="running",
-    mode="microbatch",
-    position=7,
-    lag_messages=3,
-    lag_s=1.0,
-    last_batch_records=0,
-    last_batch_ms=0,
-    last_batch_at_ms=0,
-    last_error="",
-    restarts=0,
-    totals={},
-)
+DISPATCH = query_status("dispatch", position=7, lag_messages=3, lag_s=1.0)
 ARCHIVE = replace(DISPATCH, name="archive")
 
 
 def status(*queries: QueryStatus, waits_for: str = "") -> PipelineStatus:
-    return PipelineStatus(
-        state="running",
-        pid=1,
-        started_ms=0,
-        updated_ms=0,
-        java="",
-        spark="",
-        driver_restarts=0,
-        last_error="",
-        log_end=10,
-        waiting=3,
-        warnings=(),
-        queries=queries,
-        waits_for=waits_for,
-    )
+    return pipeline_status(*queries, log_end=10, waiting=3, waits_for=waits_for)
 
 
 @pytest.mark.promise("pipeline-14")
