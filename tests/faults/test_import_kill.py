@@ -47,7 +47,7 @@ def test_an_import_that_is_killed_goes_on(
         with PlayedPipeline(source):
             run(clients.before(embedded))
         run(clients.left(embedded))
-        embedded.kill()
+        run(clients.killed(embedded))
     grown = BrokerProcess(tmp_path / "grown", settings=servers | SETTINGS)
     given = [word for name, value in grown.settings.items() for word in ("--set", f"{name}={value}")]
     words = [str(EMBERMQ), "import-embedded", str(source), "--data-dir", str(grown.data_dir), *given]
