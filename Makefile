@@ -16,6 +16,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check $(shell [ -t 2 ] || echo
 RUN_READY := .venv/.ready-to-run
 SERVERS_READY := .venv/.ready-for-servers
 COMPILE_READY := .venv/.ready-to-compile
+COMPILED_ONCE := .venv/.compiled-once
 TEST_READY := .venv/.ready-to-test
 # Distributions of their own that every installation has.
 PACKAGES := bench client migrate
@@ -28,17 +29,18 @@ help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: install
-install: $(RUN_READY) ## Make .venv with the program in it: .venv/bin/embermq
+install: $(RUN_READY) ## Make .venv with the program in it: .venv/bin/embermq, compiled where there is a C compiler
+	@$(COMPILE_WHERE_POSSIBLE)
 
 .PHONY: servers
 servers: $(SERVERS_READY) ## Add what Redis, PostgreSQL, MySQL and Kafka stores need to .venv
 
 .PHONY: compile
-compile: $(COMPILE_READY) ## Compile the hot path with mypyc, in a minute or two; needs a C compiler
+compile: $(COMPILE_READY) ## The part of `install` that compiles the hot path with mypyc, however long it takes
 	@$(BIN)/python scripts/compile
 
 .PHONY: run
-run: $(RUN_READY) ## Install if needed and run the broker (ARGS='--set log.durability=os')
+run: $(RUN_READY) | $(COMPILED_ONCE) ## Install if needed and run the broker (ARGS='--set log.durability=os')
 	@exec $(BIN)/embermq run $(ARGS)
 
 .PHONY: test
@@ -188,6 +190,15 @@ $(RUN_READY): requirements/build.txt requirements/run.txt pyproject.toml $(PACKA
 $(SERVERS_READY): requirements/servers.txt $(RUN_READY)
 	@$(PIP) install --require-hashes --no-deps --no-build-isolation --requirement requirements/servers.txt
 	@touch $@
+
+# The program runs without, so what keeps it from being compiled is told and is no failure.
+COMPILE_WHERE_POSSIBLE = ! $(BIN)/python scripts/compile --possible \
+	|| { $(MAKE) --no-print-directory --silent $(COMPILE_READY) && $(BIN)/python scripts/compile --limit-s 180; } \
+	|| echo "EmberMQ is installed, and its source runs."; touch $(COMPILED_ONCE)
+
+# By the first `make run`: who changes the source would wait for it each time. The broker tells when it is older than the source.
+$(COMPILED_ONCE): | $(RUN_READY)
+	@$(COMPILE_WHERE_POSSIBLE)
 
 $(COMPILE_READY): requirements/compile.txt $(RUN_READY)
 	@$(PIP) install --require-hashes --no-deps --no-build-isolation --requirement requirements/compile.txt

@@ -176,7 +176,7 @@ def test_when_the_time_is_up_it_says_what_has_none() -> None:
     waits = f"import runpy, signal; runpy.run_path({str(SCRIPT)!r})['give_up_after'](1); signal.pause()"
     done = subprocess.run([sys.executable, "-c", waits], capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
-    assert "TimeoutError: it took more than 1 s; `make compile` has no such limit" in done.stderr
+    assert "TimeUp: it took more than 1 s; `make compile` has no such limit" in done.stderr
 
 
 @pytest.mark.parametrize("words", [[], ["--possible"]])

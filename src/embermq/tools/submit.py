@@ -13,6 +13,7 @@ from embermq.app.config import Settings
 from embermq.app.errors import UserError
 from embermq.app.settings import SQLITE
 from embermq.app.slots import check_no_slots
+from embermq.compiled import VARIABLE
 
 
 class Submission(Struct, frozen=True):
@@ -51,4 +52,4 @@ def spark_submit(
     words += [str(submitted.__file__), str(folder.absolute())]
     words += ["--config", str(config.absolute())] if config is not None else []
     words += [word for assignment in assignments for word in ("--set", assignment)]
-    return Submission(words, {"JAVA_HOME": str(java.home), "PYSPARK_PYTHON": sys.executable})
+    return Submission(words, {"JAVA_HOME": str(java.home), "PYSPARK_PYTHON": sys.executable, VARIABLE: "0"})
