@@ -20,6 +20,7 @@ from tests.faults.fleet import V5, V311, Fleet
 from tests.support.broker_process import BrokerProcess
 from tests.support.etcd_server import EtcdServer
 from tests.support.measuring import judge
+from tests.support.metrics import metric
 from tests.support.mqtt_client import ConnectionEnded, MqttClient, run
 from tests.support.server_process import has_stopped
 from tests.support.waiting import wait_for, wait_until, wait_while_it_goes_on
@@ -212,6 +213,7 @@ def test_nothing_is_lost_or_doubled_when_a_node_wakes_up_that_was_taken_over(
             await asyncio.to_thread(stop_still, serving)
             if random.random() < 0.5:
                 await asyncio.to_thread(waiting.start)
+                assert await asyncio.to_thread(metric, waiting, "session_store_former_ended") > 0
             else:  # it may wake up while the other one takes over, or before that
                 waiting.launch()
                 await asyncio.sleep(random.uniform(0.0, 3.0 * LEASE_S))
