@@ -21,6 +21,7 @@ from tests.support.redis_server import RedisServer
 from tests.support.waiting import DEADLINE_S, wait_for, wait_until
 
 from embermq.mqtt.wire.packets import Connack, Publish, Subscription
+from embermq.mqtt.wire.properties import Properties
 from embermq.mqtt.wire.version import ProtocolVersion
 from embermq_bench.process_cost import read_cpu, read_pss_bytes
 
@@ -290,6 +291,41 @@ def test_commits_and_acknowledgements_are_counted_by_how_long_they_took(own_brok
     assert metric(own_broker, "sync_seconds_sum") < metric(own_broker, "commit_seconds_sum")
     text = get(own_broker, "/metrics")[1]
     assert 'embermq_acknowledged_seconds_bucket{le="+Inf"} 3.0' in text
+
+
+def test_deliveries_are_counted_by_how_old_the_oldest_of_a_tick_was(own_broker: BrokerProcess) -> None:
+    own_broker.settings["clients.application_ids"] = "app"
+    own_broker.start()
+
+    def count(client_type: str) -> float:
+        return metric(own_broker, f'delivered_seconds_count{{client_type="{client_type}"}}')
+
+    async def is_delivered(qos: int, client_id: str, client_type: str, *, keeps: bool) -> None:
+        subscriber, publisher = MqttClient(client_id), MqttClient("p")
+        properties = Properties(session_expiry_interval=86_400 * keeps)
+        await subscriber.connect(own_broker.port, properties=properties)
+        await subscriber.subscribe(Subscription("t", qos))
+        await publisher.connect(own_broker.port)
+        before = count(client_type)
+        await publisher.publish("t", b"", qos=qos)
+        await wait_for(lambda: subscriber.messages, 60, f"QoS {qos} to {client_id}")
+        await wait_for(lambda: count(client_type) == before + 1, 60, f"one delivery to {client_id} more")
+        for client in (subscriber, publisher):
+            client.close()
+            await client.ended
+
+    async def talk() -> None:
+        await is_delivered(1, "plain", "DEVICE", keeps=False)
+        for qos in (1, 2):
+            await is_delivered(qos, f"kept{qos}", "DEVICE", keeps=True)
+        for qos in (1, 2):
+            await is_delivered(qos, "app", "APPLICATION", keeps=True)
+
+    began = time.monotonic()
+    asyncio.run(talk())
+    took_s = time.monotonic() - began
+    for client_type in ("DEVICE", "APPLICATION"):
+        assert metric(own_broker, f'delivered_seconds_sum{{client_type="{client_type}"}}') < took_s
 
 
 @pytest.mark.perf

@@ -134,6 +134,7 @@ def test_examples_of_settings_are_valid(block: str, tmp_path: Path) -> None:
 @cache
 def metrics_text() -> str:
     """What a broker answers whose parts all have something to say."""
+    none = DurationCounts()
     pipeline = pipeline_status(query_status("dispatch"))
     retention = RetentionState(
         start_offset=0,
@@ -163,7 +164,7 @@ def metrics_text() -> str:
             application_readers=0,
             application_lost=0,
             application_parked=0,
-            ticks=TickStatistics(0, DurationCounts(), DurationCounts(), DurationCounts(), ""),
+            ticks=TickStatistics(0, none, none, (none, none), none, ""),
             clock=ClockStatistics(0, 0),
             server=ServerStatistics({"mqtt": 0}, 0, 0, 0, 0),
             retention=retention,

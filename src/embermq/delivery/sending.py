@@ -3,11 +3,13 @@
 from collections.abc import Callable
 
 from embermq.model.counters import Counters
+from embermq.model.durations import Durations
 from embermq.model.message import Message
 from embermq.mqtt.wire.encoder import pubrel, with_dup
 from embermq.sessions.forwarded_frames import PACKET_ID_BYTES, Frame, message_frame
 from embermq.sessions.link import LARGE_PACKET_BYTES, Link
 from embermq.sessions.session import Delivery, Session
+from embermq.sessions.tick import Tick
 from embermq.sessions.topic_aliases import aliased
 
 BULK_BYTES_MAX = 256 * 1024
@@ -31,6 +33,14 @@ def put_on_link(link: Link, delivery: Delivery, frame: Frame, counters: Counters
     counters.messages_sent += 1
     counters.payload_bytes_sent += len(delivery.message.payload)
     return True
+
+
+def note_delay(delays: Durations, link: Link, first: Delivery, tick: Tick) -> None:
+    """Count how old the first one of some is that go to a link now. What came before its client did has waited for
+    that alone."""
+    accepted_ms = first.message.accepted_ms
+    if accepted_ms and accepted_ms >= tick.to_date(link.opened_ms):
+        delays.add(max(0, tick.date_ms - accepted_ms) / 1000)
 
 
 def is_denied(session: Session, message: Message, counters: Counters) -> bool:

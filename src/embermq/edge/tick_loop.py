@@ -39,12 +39,14 @@ connections that are not read any more have brought twice as much as may wait.""
 
 class TickStatistics(Struct, frozen=True):
     """`commits` is how long the store took for a tick; `acknowledged` how long messages of QoS 1 and 2 waited from the
-    first one of their tick until they were answered; `syncs` how long the disk took for a tick, None where another
-    process syncs it; `failing` the last error of the store, "" when it works."""
+    first one of their tick until they were answered; `delivered` how long the oldest message of a tick or pack took
+    from its accept to its subscribers, to DEVICE and to APPLICATION clients; `syncs` how long the disk took for a tick,
+    None where another process syncs it; `failing` the last error of the store, "" when it works."""
 
     ticks: int
     commits: DurationCounts
     acknowledged: DurationCounts
+    delivered: tuple[DurationCounts, DurationCounts]
     syncs: DurationCounts | None
     failing: str
 
@@ -90,6 +92,8 @@ class TickLoop:
         self._acknowledged = Durations()
         self._first_s = 0.0
         """When the first message that gathers now was decided, by `time.perf_counter`; 0: there is none yet."""
+        self._live_s = 0.0
+        """The same, until what does not wait for the commit of this message is written."""
         self._failure: StoreError | None = None
         self._idle_waiters: list[asyncio.Future[None]] = []
         self._polling: asyncio.TimerHandle | None = None
@@ -97,8 +101,14 @@ class TickLoop:
 
     def statistics(self) -> TickStatistics:
         failing = str(self._failure) if self._failure is not None else ""
+        state = self._state
         return TickStatistics(
-            self._ticks, self._commits.snapshot(), self._acknowledged.snapshot(), self._store.syncs(), failing
+            self._ticks,
+            self._commits.snapshot(),
+            self._acknowledged.snapshot(),
+            (state.device_delays.snapshot(), state.application_delays.snapshot()),
+            self._store.syncs(),
+            failing,
         )
 
     def wake(self) -> None:
@@ -120,8 +130,10 @@ class TickLoop:
     def after_read(self) -> None:
         """A socket has been read and decided: run a tick unless one comes anyway, with the commit under way or with
         the one that waits for company."""
-        if not self._first_s and self._tick.batch.accepted:
+        if not self._first_s and (accepted := self._tick.batch.accepted):
             self._first_s = time.perf_counter()
+            if accepted[0].match.direct and accepted[0].message.qos < 2:
+                self._live_s = self._first_s
         if self._scheduled:
             return
         if not self._tick.dirty and not self._device.wants_pages:
@@ -193,6 +205,9 @@ class TickLoop:
         if not self._store.busy:
             self._commit()
         self._tick.flush()
+        if self._live_s:
+            self._state.device_delays.add(time.perf_counter() - self._live_s)
+            self._live_s = 0.0
         self._turn_bytes = 0
         self._arm_timer()
 
@@ -261,13 +276,14 @@ class TickLoop:
         answered = len(batch.accepted)
         self._state.log_late = self._state.log_full = False
         self.look_at_clock()
+        is_delivered = False
         if isinstance(result, Receipt):
             self._retry_at_ms = 0
             works_again = self._failure is not None
             self._failure = self._state.store_failure = None
             if works_again:
                 self._on_failing("")
-            self._finish(batch, result)
+            is_delivered = self._finish(batch, result)
             if works_again:
                 self._device.store_works()
         else:
@@ -279,7 +295,10 @@ class TickLoop:
         self._read_on()
         self._run()
         if answered and first_s:
-            self._acknowledged.add(time.perf_counter() - first_s, answered)
+            took_s = time.perf_counter() - first_s
+            self._acknowledged.add(took_s, answered)
+            if is_delivered:
+                self._state.device_delays.add(took_s)
 
     def _stored(self, call: Callable[[], None]) -> None:
         """What is stored of a session elsewhere than in the log is durable, too."""
@@ -292,12 +311,16 @@ class TickLoop:
         for connection in held_back:
             connection.read_on()
 
-    def _finish(self, batch: Batch, receipt: Receipt) -> None:
+    def _finish(self, batch: Batch, receipt: Receipt) -> bool:
+        """Returns whether messages of it went to clients of kept sessions at once."""
         self._broker.committed(batch, receipt)
         if not receipt.whole:
             for generation, call in batch.waiting():
                 self._store.when_stored(generation, partial(self._stored, call))
-        self._device.linger.close_tick(self._state.log_end, self._tick.now_ms)
+        linger = self._device.linger
+        is_delivered = bool(linger.fresh)
+        linger.close_tick(self._state.log_end, self._tick.now_ms)
+        return is_delivered
 
     def _arm_timer(self) -> None:
         """Wake up for what is due next."""

@@ -95,6 +95,7 @@ HELP: dict[str, str] = {
     "commits": "ticks that were finished, those included that had nothing to store",
     "commits_failed": "commits that the store refused",
     "commit_seconds": "how long the log took for a tick",
+    "delivered_seconds": "from the accept of a tick's or pack's oldest message until it was written to its subscribers",
     "acknowledged_seconds": "from the first message of a tick until its messages of QoS 1 and 2 were acknowledged",
     "sync_seconds": "how long the disk took to sync a tick of the log",
     "build_info": "1; the labels say what runs here",

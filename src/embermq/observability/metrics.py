@@ -160,6 +160,12 @@ def _ticks(state: TickStatistics) -> Iterator[Metric]:
     yield CounterMetricFamily("embermq_ticks", "ticks of the event loop", value=state.ticks)
     yield _durations("commit_seconds", state.commits)
     yield _durations("acknowledged_seconds", state.acknowledged)
+    delivered = HistogramMetricFamily(
+        "embermq_delivered_seconds", help_of("delivered_seconds"), labels=["client_type"]
+    )
+    for client_type, found in zip(("DEVICE", "APPLICATION"), state.delivered, strict=True):
+        delivered.add_metric([client_type], _buckets(found), found.sum_s)
+    yield delivered
     if state.syncs is not None:
         yield _durations("sync_seconds", state.syncs)
 

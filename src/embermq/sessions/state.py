@@ -9,6 +9,7 @@ from embermq.access.bans import NOBODY
 from embermq.formats.application_logs import ApplicationLogNames
 from embermq.formats.damaged_records import DamagedRecords
 from embermq.model.counters import Counters
+from embermq.model.durations import Durations
 from embermq.model.session import RetainedRow
 from embermq.mqtt.topics.topic_tree import TopicTree
 from embermq.ports.application_logs import ApplicationLogs
@@ -74,8 +75,9 @@ class BrokerState:
         self.parts_sent = 0
         """Pieces of packets that connections have written: three a PUBLISH of QoS 1 and 2, two one of QoS 0, one any
         other packet."""
-        self.log_end = 0
-        """The offset that the first record of the next tick gets."""
+        self.device_delays, self.application_delays = Durations(), Durations()
+        """From the accept of a tick's or pack's oldest message until it was written to its subscribers."""
+        self.log_end = 0  # the offset that the first record of the next tick gets
         self.committing_records = 0
         """Records of the tick that is being committed."""
         self.refuse_all = False

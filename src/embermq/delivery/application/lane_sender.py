@@ -22,7 +22,7 @@ from embermq.delivery.application.overdue import (
 )
 from embermq.delivery.application.settings import ApplicationSettings
 from embermq.delivery.application.unmarked import Unmarked
-from embermq.delivery.sending import BULK_BYTES_MAX, put_on_link, send_pubrel, stored_frame
+from embermq.delivery.sending import BULK_BYTES_MAX, note_delay, put_on_link, send_pubrel, stored_frame
 from embermq.mqtt.wire.reason_codes import ReasonCode
 from embermq.mqtt.wire.version import ProtocolVersion
 from embermq.sessions.forwarded_frames import frame_bytes
@@ -133,6 +133,11 @@ class LaneSender:
         return self._paces[session].wait_ms(max(1, rate // TOKENS_SHARE), self._state.tick.now_ms)
 
     # Sending
+
+    def send_new(self, lane: LogLane, link: Link, deliveries: list[Delivery]) -> bool:
+        """The same of some that go for the first time."""
+        note_delay(self._state.application_delays, link, deliveries[0], self._state.tick)
+        return self.send(lane, link, deliveries)
 
     def send(self, lane: LogLane, link: Link, deliveries: Iterable[Delivery]) -> bool:
         """They may go, in this order, and are timed, but for those that have no place in their log yet. False when some

@@ -157,7 +157,7 @@ class SlidingWindow(LaneOwner):
         self._sender.used(session, len(pack))
         self._unmarked.add(session, len(pack))
         if sure:
-            self._sender.send(lane, link, pack[:sure])
+            self._sender.send_new(lane, link, pack[:sure])
         lane.sending = sure < len(pack)
         marked = partial(self._marked, lane, link, len(pack), pack[sure:])
         self._state.tick.batch.when_stored(session.generation, marked)
@@ -198,7 +198,7 @@ class SlidingWindow(LaneOwner):
             return
         if rest:
             lane.sending = False
-            may_go_on = self._sender.send(lane, link, rest)
+            may_go_on = self._sender.send_new(lane, link, rest)
         if may_go_on:
             self._refill(session)
 

@@ -23,6 +23,7 @@ from embermq.delivery.sending import (
     BULK_BYTES_MAX,
     hand_over_unstored,
     is_denied,
+    note_delay,
     put_on_link,
     send_pubrel,
     send_pubrels,
@@ -373,6 +374,7 @@ class DevicePath(DeliveryPath):
         """The rows are durable as SENT: send them, in the order in which they now enter the window."""
         if session.link is not link or link.closing:
             return
+        note_delay(self._state.device_delays, link, deliveries[0], self._state.tick)
         now_ms, window = self._state.tick.now_ms, session.window
         for delivery in deliveries:
             unsent = session.unsent
