@@ -86,8 +86,8 @@ async def _fill(data_dir: Path, ticks: Iterator[TickWrites]) -> None:
     opened.close()
 
 
-def _ticks(sessions: int, stored: int, retained: int, applications: int, owed: int) -> Iterator[TickWrites]:
-    reserved = sessions + applications + 1
+def _ticks(sessions: int, stored: int, retained: int) -> Iterator[TickWrites]:
+    reserved = sessions + APPLICATIONS + 1
     first = sessions + 1
     tick = TickWrites(generation_reserved=reserved)
     for generation in range(first, reserved):

@@ -35,10 +35,10 @@ def put_on_link(link: Link, delivery: Delivery, frame: Frame, counters: Counters
     return True
 
 
-def note_delay(delays: Durations, link: Link, first: Delivery, tick: Tick) -> None:
-    """Count how old the first one of some is that go to a link now. What came before its client did has waited for
+def note_delay(delays: Durations, link: Link, deliveries: list[Delivery], tick: Tick) -> None:
+    """Count how old the first one is of those that go to a link now. What came before its client did has waited for
     that alone."""
-    accepted_ms = first.message.accepted_ms
+    accepted_ms = deliveries[0].message.accepted_ms if deliveries else 0
     if accepted_ms and accepted_ms >= tick.to_date(link.opened_ms):
         delays.add(max(0, tick.date_ms - accepted_ms) / 1000)
 

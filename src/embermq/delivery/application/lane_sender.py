@@ -136,7 +136,7 @@ class LaneSender:
 
     def send_new(self, lane: LogLane, link: Link, deliveries: list[Delivery]) -> bool:
         """The same of some that go for the first time."""
-        note_delay(self._state.application_delays, link, deliveries[0], self._state.tick)
+        note_delay(self._state.application_delays, link, deliveries, self._state.tick)
         return self.send(lane, link, deliveries)
 
     def send(self, lane: LogLane, link: Link, deliveries: Iterable[Delivery]) -> bool:

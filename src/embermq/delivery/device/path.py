@@ -374,7 +374,7 @@ class DevicePath(DeliveryPath):
         """The rows are durable as SENT: send them, in the order in which they now enter the window."""
         if session.link is not link or link.closing:
             return
-        note_delay(self._state.device_delays, link, deliveries[0], self._state.tick)
+        note_delay(self._state.device_delays, link, deliveries, self._state.tick)
         now_ms, window = self._state.tick.now_ms, session.window
         for delivery in deliveries:
             unsent = session.unsent
