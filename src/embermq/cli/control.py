@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -50,11 +50,12 @@ FINDERS: dict[str, tuple[Any, object]] = {
 }
 
 
-def elsewhere_command(
-    app: typer.Typer, name: str, there: Callable[..., Told | list[str]]
+def broker_command(
+    app: typer.Typer, name: str, there: Callable[..., Told | list[str]] | None = None
 ) -> Callable[[Do], Do]:
-    """A command on the settings in force, which with `--url` is asked of a broker elsewhere: `there` has that broker in
-    the place of the settings."""
+    """A command whose first parameter is the running broker, or one elsewhere. With `there` it is the settings in
+    force, and `there` has a broker elsewhere in their place. It has the options that find the broker, and `--json` when
+    it returns Told; else it returns lines."""
 
     def register(do: Do) -> Do:
 
@@ -70,45 +71,18 @@ def elsewhere_command(
             as_json: bool = False,
             **given: Any,
         ) -> None:
-            here = broker_elsewhere(profile, url, token_file, ca_file)
-            if here is None:
+            missing: Collection[str] = ()
+            found = broker_elsewhere(profile, url, token_file, ca_file)
+            if found is None and there is not None:
                 told = do(configuration(config, assignments, data_dir).settings, **given)
             else:
-                with here as broker:
-                    told = there(broker, **given)
+                with found or running_broker(data_dir, config, assignments) as broker:
+                    told = (there or do)(broker, **given)
+                missing = broker.missing
             if told is not None:
                 tell(told if isinstance(told, Told) else Told(None, told), as_json=as_json)
-
-        app.command(name)(offer(run, do, FINDERS))
-        return do
-
-    return register
-
-
-def broker_command(app: typer.Typer, name: str) -> Callable[[Do], Do]:
-    """A command whose first parameter is the running broker. It has the options that find the broker, and `--json`
-    when it returns Told; else it returns lines."""
-
-    def register(do: Do) -> Do:
-
-        def run(
-            *,
-            data_dir: str | None,
-            config: Path | None,
-            assignments: list[str] | None,
-            url: str | None,
-            profile: str | None,
-            token_file: Path | None,
-            ca_file: Path | None,
-            as_json: bool = False,
-            **given: Any,
-        ) -> None:
-            here = broker_elsewhere(profile, url, token_file, ca_file)
-            with here or running_broker(data_dir, config, assignments) as broker:
-                told = do(broker, **given)
-            tell(told if isinstance(told, Told) else Told(None, told), as_json=as_json)
-            if broker.missing:
-                slots = ", ".join(sorted(broker.missing))
+            if missing:
+                slots = ", ".join(sorted(missing))
                 typer.echo(
                     f"not all: no node has answered for what is of slot {slots} of the cluster", err=True
                 )

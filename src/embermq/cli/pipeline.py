@@ -15,7 +15,7 @@ from embermq.app.errors import UserError
 from embermq.app.settings import SQLITE
 from embermq.cli.audit import command as audit
 from embermq.cli.compact import command as compact
-from embermq.cli.control import elsewhere_command
+from embermq.cli.control import broker_command
 from embermq.cli.fetch_jars import command as fetch_jars
 from embermq.cli.options import Assignments, ConfigFile, DataDir, configuration, with_settings
 from embermq.cli.packaged import PIPELINE_COMMANDS, add_packaged
@@ -85,7 +85,7 @@ def _status_elsewhere(broker: ControlClient) -> Told:
     return _told(msgspec.convert(broker.read("/pipeline"), PipelineStatus))
 
 
-@elsewhere_command(app, "status", _status_elsewhere)
+@broker_command(app, "status", _status_elsewhere)
 def status(settings: Settings) -> Told:
     """Show what every query does. State, position, lag, last batch and last error, also when the pipeline is down."""
     from embermq.app.pipeline_side import look_at_log

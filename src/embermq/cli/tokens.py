@@ -16,7 +16,7 @@ from embermq.admin.access_values import MadeToken, TokenView
 from embermq.app.config import Settings
 from embermq.app.control import ControlClient
 from embermq.app.errors import OptionError, UserError
-from embermq.cli.control import elsewhere_command
+from embermq.cli.control import broker_command
 from embermq.cli.terminal import Told, group, say_made, shown, table
 from embermq.model.moments import iso_s
 
@@ -37,7 +37,7 @@ def _create_elsewhere(
     return [_made(made.token, certificate, scope)]
 
 
-@elsewhere_command(app, "create", _create_elsewhere)
+@broker_command(app, "create", _create_elsewhere)
 def create(
     settings: Settings,
     name: Name,
@@ -88,7 +88,7 @@ def _list_elsewhere(broker: ControlClient) -> Told:
     return _listed(msgspec.convert(broker.ask(ops.LIST_TOKENS), list[TokenView]))
 
 
-@elsewhere_command(app, "list", _list_elsewhere)
+@broker_command(app, "list", _list_elsewhere)
 def list_all(settings: Settings) -> Told:
     """Show every token by name, without its secret."""
     tokens, _ = _tokens(settings)
@@ -122,7 +122,7 @@ def _revoke_elsewhere(broker: ControlClient, name: str) -> list[str]:
     return [f"revoked {name}"]
 
 
-@elsewhere_command(app, "revoke", _revoke_elsewhere)
+@broker_command(app, "revoke", _revoke_elsewhere)
 def revoke(settings: Settings, name: Name) -> None:
     """Revoke a token. A running broker refuses it from the next request on."""
     from embermq.app.audit_trail import command_recorded

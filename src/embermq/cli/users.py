@@ -19,7 +19,7 @@ from embermq.app.errors import OptionError, UserError
 from embermq.app.settings import SQLITE
 from embermq.app.settings import check_settings as check_stores
 from embermq.cli import users_elsewhere as elsewhere
-from embermq.cli.control import elsewhere_command
+from embermq.cli.control import broker_command
 from embermq.cli.options import with_settings
 from embermq.cli.terminal import Told, group, say_made, shown, table
 from embermq.model.amounts import counted
@@ -68,7 +68,7 @@ def _add_elsewhere(
     return elsewhere.add(broker, names, client_type.value, None if generate else _read_password, scram=scram)
 
 
-@elsewhere_command(app, "add", _add_elsewhere)
+@broker_command(app, "add", _add_elsewhere)
 def add(
     settings: Settings,
     names: Annotated[
@@ -105,7 +105,7 @@ def add(
         say_made(Path(settings.data_dir))
 
 
-@elsewhere_command(app, "list", lambda broker: _listed(elsewhere.all_accounts(broker)))
+@broker_command(app, "list", lambda broker: _listed(elsewhere.all_accounts(broker)))
 def list_all(settings: Settings) -> Told:
     """Show every account."""
     from embermq.app.accounts import accounts_of
@@ -141,7 +141,7 @@ def _listed(accounts: list[AccountView]) -> Told:
     return Told(accounts, table([("user", "type", "state", "scram", "created"), *cells], names=5))
 
 
-@elsewhere_command(app, "remove", elsewhere.remove)
+@broker_command(app, "remove", elsewhere.remove)
 def remove(settings: Settings, name: Name) -> None:
     """Remove an account. A running broker ends the connections that were opened with it."""
     from embermq.app.accounts import accounts_of
@@ -156,7 +156,7 @@ def _password_elsewhere(broker: ControlClient, name: str, *, generate: bool, scr
     return elsewhere.set_password(broker, name, None if generate else _read_password, scram=scram)
 
 
-@elsewhere_command(app, "password", _password_elsewhere)
+@broker_command(app, "password", _password_elsewhere)
 def password(settings: Settings, name: Name, *, generate: Generate = False, scram: WithScram = False) -> None:
     """Change a password. A running broker ends the connections that were opened with the old one.
 
@@ -174,7 +174,7 @@ def password(settings: Settings, name: Name, *, generate: Generate = False, scra
     print(f"{name}\t{made}" if made else f"changed the password of {name}")
 
 
-@elsewhere_command(app, "disable", elsewhere.disable)
+@broker_command(app, "disable", elsewhere.disable)
 def disable(settings: Settings, name: Name) -> None:
     """Keep an account, but refuse its logins. A running broker ends its connections."""
     from embermq.app.accounts import accounts_of
@@ -185,7 +185,7 @@ def disable(settings: Settings, name: Name) -> None:
     print(f"disabled {name}")
 
 
-@elsewhere_command(app, "enable", elsewhere.enable)
+@broker_command(app, "enable", elsewhere.enable)
 def enable(settings: Settings, name: Name) -> None:
     """Enable a disabled account."""
     from embermq.app.accounts import accounts_of
