@@ -302,6 +302,23 @@ def test_each_of_several_full_members_goes_on_by_itself(sticky: HandDrivenBroker
     assert hand.state.sessions[FILTER].queued == 0
 
 
+def test_a_member_with_room_goes_on_when_another_one_used_up_its_own_first(sticky: HandDrivenBroker) -> None:
+    """The queue is read for the other one alone, whose messages are in front, and it acknowledges nothing any more."""
+    hand = sticky
+    links = [member(hand, name, receive_maximum=4) for name in ("first", "second", "quick")]
+    first, second, _ = links
+    of_first, of_second, _ = owners(hand, *links)
+    first.acknowledges = second.acknowledges = False
+    publish(hand, numbered(12), of_first)
+    publish(hand, numbered(8), of_second)
+    held = second.messages[-4:]
+    acknowledges(hand, second, *held[:1])  # room, and less than half of its window
+    acknowledges(hand, first, *first.messages[-4:-2])
+    acknowledges(hand, second, *held[1:])
+    assert by_topic(second, of_second) == numbered(8)
+    assert by_topic(first, of_first) == numbered(6)
+
+
 def test_a_member_that_gets_room_while_a_page_is_read_is_given_what_was_passed_over(tmp_path: Path) -> None:
     """At whatever step of the store: nothing else comes that would have the queue read once more."""
     for steps in range(8):

@@ -153,7 +153,8 @@ class GroupBacklogs:
     def store_works(self) -> None:
         """Again: go on where nothing could be given."""
         for backlog in self._backlogs.values():
-            self._unstall(backlog)
+            if not backlog.turn.is_passing:
+                self._unstall(backlog)
             self._want(backlog)
 
     def _begin(self, turn: GroupTurn, queue: Session) -> _Backlog:
@@ -184,9 +185,11 @@ class GroupBacklogs:
         for turn, session in woken:
             found = self._found(turn)
             if found is not None:
-                if turn.is_passing:
+                if turn.is_passing:  # others wait on: this reading may not come as far as theirs
                     found.woken.add(session)
-                self._unstall(found)
+                    self._leaves_stalled(turn, session)
+                else:
+                    self._unstall(found)
                 self._want(found)
 
     def _stall(self, backlog: _Backlog) -> None:
