@@ -45,7 +45,7 @@ def command(
     from embermq.tools.embedded_import.job import give_up_import, import_embedded
 
     if given_up:
-        keys = give_up_import(settings)
+        keys = give_up_import(source, settings)
         rest = f"topics that begin with {settings.kafka.prefix!r}, and {settings.data_dir}, may be deleted"
         return Told({"keys": keys}, [f"{settings.stores.shown().session}: {keys} keys deleted; {rest}"])
     with MessageBar("imported") as bar:

@@ -17,7 +17,7 @@ from embermq.app.config import Settings
 from embermq.app.data_lock import held_data_dir
 from embermq.app.embedded import open_embedded
 from embermq.app.errors import UserError
-from embermq.app.places_noted import note_places
+from embermq.app.places_noted import check_profile, note_places, noted_places
 from embermq.formats.log_record import Stamp, decode_record, encode_record, encode_stamps, is_addressed
 from embermq.model.application_positions import UNCOUNTED, EarlyMark, ReaderPosition, StoredPositions
 from embermq.model.client_type import ClientType
@@ -33,7 +33,7 @@ from embermq.ports.users import User
 from embermq.tools.embedded_import import archive, servers
 from embermq.tools.embedded_import import source as source_module
 from embermq.tools.embedded_import.counts import Counts
-from embermq.tools.embedded_import.job import _Import
+from embermq.tools.embedded_import.job import _Import, give_up_import
 from embermq.tools.embedded_import.owed import Owed, OwedRecord, ReaderPlaces
 from embermq.tools.embedded_import.source import EmbeddedSource, embedded_settings, repair
 from embermq.tools.embedded_import.writes import shared_groups, ticks_of
@@ -335,6 +335,26 @@ def test_accounts_and_files_come_when_all_else_was_compared_and_before_a_broker_
     assert found.counts["accounts"] == 1
     assert found.kept == ("bans.json",)
     assert state.seen == {"count": set(), "finish": {"places.json", "users.db", "api-tokens.json"}}
+
+
+@pytest.mark.parametrize("begun", [servers.ImportNote(1, 1), None])
+def test_the_old_broker_starts_when_an_import_is_given_up_that_was_all_but_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: servers.ImportNote | None
+) -> None:
+    """And of one that has ended, it does not start beside the new one."""
+    old, new = tmp_path / "old", tmp_path / "new"
+    old.mkdir()
+    new.mkdir()
+    stores = replace(Settings().stores, log="kafka://127.0.0.1:1", session="redis://127.0.0.1:1")
+    settings = replace(Settings(), stores=stores, data_dir=str(new))
+    asyncio.run(store(old, embedded_settings(settings, old), TickWrites()))
+    note_places(old, settings)
+    monkeypatch.setattr(servers, "begun_import", lambda _settings: begun)
+    monkeypatch.setattr(servers, "give_up", lambda _settings: 1)
+    give_up_import(old, settings)
+    assert noted_places(old).is_on_servers == (begun is None)
+    if begun is not None:
+        check_profile(old, Settings())
 
 
 def test_accounts_on_another_server_than_the_new_brokers_are_refused_by_name(

@@ -80,13 +80,19 @@ def import_embedded(
         return asyncio.run(job.run(lock, dry_run=dry_run))
 
 
-def give_up_import(settings: Settings) -> int:
-    """Delete from Redis what an import has stored there that was broken off; returns how many keys. Raises OptionError,
-    UserError for servers that are not named or a new directory in use, StoreError without such an import."""
+def give_up_import(source_dir: Path, settings: Settings) -> int:
+    """Delete from Redis what an import of this directory has stored there that was broken off, and let its broker start
+    as before; returns how many keys. Raises OptionError, UserError for servers that are not named or a new directory
+    in use, StoreError without such an import."""
     _check_servers(settings)
     with held_data_dir(Path(settings.data_dir)):
-        from embermq.tools.embedded_import.servers import give_up
+        from embermq.tools.embedded_import.servers import begun_import, give_up
 
+        noted, there = noted_places(source_dir), settings.stores.shown()
+        is_noted = (noted.log, noted.session) == (there.log, there.session)
+        # Its last step but one was done: as long as it is not given up, nobody starts on the servers either.
+        if is_noted and (source_dir / DATABASE).is_file() and begun_import(settings) is not None:
+            (source_dir / PLACES).unlink()
         return give_up(settings)
 
 
