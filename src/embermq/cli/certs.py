@@ -36,8 +36,13 @@ def server(
     print("[tls]")
     for name, path in {"cert": certificate, "key": key, "ca": authority.certificate_file}.items():
         print(f"{name} = {json.dumps(str(path))}")
-    print('\n[listeners]\nmqtts = "0.0.0.0:8883"')
-    print(f"\n# clients: mosquitto_sub -h {hosts[0]} -p 8883 --cafile {authority.certificate_file} -t '#'")
+    print('client_certificates = "optional"\n\n[listeners]\nmqtts = "0.0.0.0:8883"')
+    print(
+        "\n# clients, with an account (embermq users add NAME) or with what embermq certs client NAME prints:"
+    )
+    print(
+        f"# mosquitto_sub -h {hosts[0]} -p 8883 --cafile {authority.certificate_file} -u NAME -P PASSWORD -t '#'"
+    )
 
 
 @app.command("client")
