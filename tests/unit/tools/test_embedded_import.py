@@ -43,6 +43,7 @@ ANN, BOB, PUMP, CREW = 1, 2, 3, 4
 RESERVED = 100
 END = 1 << 46
 FAR_MS = 1 << 42
+ON_SQL = "postgresql://127.0.0.1:1/a"
 
 
 def message(text: bytes) -> Message:
@@ -345,7 +346,9 @@ def test_the_old_broker_starts_when_an_import_is_given_up_that_was_all_but_over(
     old, new = tmp_path / "old", tmp_path / "new"
     old.mkdir()
     new.mkdir()
-    stores = replace(Settings().stores, log="kafka://127.0.0.1:1", session="redis://127.0.0.1:1")
+    stores = replace(
+        Settings().stores, log="kafka://127.0.0.1:1", session="redis://127.0.0.1:1", static=ON_SQL
+    )
     settings = replace(Settings(), stores=stores, data_dir=str(new))
     asyncio.run(store(old, embedded_settings(settings, old), TickWrites()))
     note_places(old, settings)
@@ -353,6 +356,7 @@ def test_the_old_broker_starts_when_an_import_is_given_up_that_was_all_but_over(
     monkeypatch.setattr(servers, "give_up", lambda _settings: 1)
     give_up_import(old, settings)
     assert noted_places(old).is_on_servers == (begun is None)
+    assert noted_places(old).static == ON_SQL  # where its accounts are
     if begun is not None:
         check_profile(old, Settings())
 

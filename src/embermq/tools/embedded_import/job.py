@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from embermq.adapters.sqlite.users import SqliteUsers
 from embermq.app.config import Settings
@@ -92,8 +93,21 @@ def give_up_import(source_dir: Path, settings: Settings) -> int:
         is_noted = (noted.log, noted.session) == (there.log, there.session)
         # Its last step but one was done: as long as it is not given up, nobody starts on the servers either.
         if is_noted and (source_dir / DATABASE).is_file() and begun_import(settings) is not None:
-            (source_dir / PLACES).unlink()
+            _note_places(
+                source_dir, replace(settings, stores=replace(settings.stores, log=SQLITE, session=SQLITE))
+            )
         return give_up(settings)
+
+
+def _note_places(source_dir: Path, settings: Settings) -> None:
+    """Where its data is from now on; its accounts are where they were. Raises StoreError."""
+    static = noted_places(source_dir).static or SQLITE
+    wanted = replace(settings, stores=replace(settings.stores, static=static))
+    note_places(source_dir, wanted)
+    if noted_places(source_dir).log != wanted.stores.shown().log:
+        raise StoreError(
+            f"{source_dir / PLACES} cannot be written: two brokers would have the same sessions, or none"
+        )
 
 
 def _check_servers(settings: Settings) -> None:
@@ -302,11 +316,7 @@ class _Import:
 
     def _finish(self, state: NewState, log: NewLog) -> None:
         self._copy_files()
-        note_places(self._source_dir, self._settings)
-        if not noted_places(self._source_dir).is_on_servers:
-            raise StoreError(
-                f"{self._source_dir / PLACES} cannot be written: two brokers would have the same sessions"
-            )
+        _note_places(self._source_dir, self._settings)
         state.finish(log.identity)
 
     async def _append(self, log: NewLog, owed: Iterator[OwedRecord], places: ReaderPlaces, total: int) -> int:
