@@ -397,6 +397,29 @@ def test_who_is_banned_is_sent_away_and_not_let_in_over_a_restart(tmp_path: Path
         run(after())
 
 
+def test_rules_of_the_pipeline_are_written_with_a_scope_of_their_own(broker: AdminBroker, name: str) -> None:
+    """This broker has no pipeline, which is the only reason that the right token hears."""
+    rule, path = {"sql": "SELECT topic, payload FROM messages"}, f"/pipeline/rules/{name[-20:]}"
+    for scope in (READ, OPERATE, ADMIN):
+        assert f"scope rules, {scope} has {scope}" in broker.refused(403, "PUT", path, scope, json=rule)
+        assert f"scope rules, {scope} has {scope}" in broker.refused(403, "DELETE", path, scope)
+    assert "a token is needed" in broker.refused(401, "PUT", path, None, json=rule)
+    assert "does not run in this broker" in broker.refused(409, "PUT", path, Scope.RULES, json=rule)
+    for more in (
+        {"tables": ["a=/etc/a.csv"]},
+        {"url_file": "/etc/u"},
+        {"to": "webhook"},
+        {"headers_file": "/h"},
+    ):
+        broker.refused(400, "PUT", path, Scope.RULES, json=rule | more)
+    assert broker.told("GET", "/pipeline/rules", Scope.RULES) == []
+    for method, elsewhere in (("POST", "/publish"), ("GET", "/tokens"), ("PATCH", "/configuration")):
+        assert "rules has rules" in broker.refused(403, method, elsewhere, Scope.RULES, json={})
+    (change,) = broker.told("GET", "/audit", params={"what": "PutPipelineRule", "by": "token rules"})
+    assert change["object"] == {"rule": name[-20:], "to": "mqtt", "sql": rule["sql"]}
+    assert change["outcome"].startswith("refused: ")
+
+
 def test_what_is_changed_is_in_the_audit_trail_whatever_is_logged(
     broker: AdminBroker, name: str, tmp_path: Path
 ) -> None:

@@ -11,7 +11,9 @@ import pytest
 from tests.pipeline.log_writer import LogWriter, record
 from tests.support.waiting import wait_for
 
+from embermq.pipeline.errors import PipelineSettingsError
 from embermq.pipeline.places import Places
+from embermq.pipeline.rules.settings import RuleSettings
 from embermq.pipeline.settings import DriverSettings
 from embermq.pipeline.sinks.application_logs import ApplicationLogSink
 from embermq.pipeline.status import NO_APPLICATION, read_status
@@ -20,7 +22,8 @@ from embermq.pipeline.supervisor import FAILED_PAUSES, PipelineSupervisor, pause
 SOON_S = 60
 PLAYED = """#!/bin/sh
 [ -e '{ill}' ] && exit 1
-read settings
+IFS= read -r settings
+printf '%s' "$settings" > '{given}'
 printf '%s' "$EMBER_COMPILED" > '{hot}'
 while [ -e "$0" ] && sleep 0.1
 do
@@ -37,8 +40,11 @@ class PlayedDriver:
     def __init__(self, places: Places, folder: Path) -> None:
         self.ill = folder / "ill"
         self.hot = folder / "hot"
+        self.settings = folder / "settings"
         self.program = folder / "driver"
-        self.program.write_text(PLAYED.format(ill=self.ill, hot=self.hot, status=places.status))
+        self.program.write_text(
+            PLAYED.format(ill=self.ill, hot=self.hot, given=self.settings, status=places.status)
+        )
         self.program.chmod(0o755)
 
 
@@ -67,6 +73,33 @@ def test_a_driver_that_fails_again_and_again_is_tried_for_ever(places: Places, p
         played.ill.unlink()
         await wait_for(lambda: supervisor.statistics().state == "running", SOON_S, "it runs")
         assert read_status(places.data_dir).state == "running" and not supervisor.statistics().is_out
+        await supervisor.stop()
+
+    asyncio.run(scenario())
+
+
+def test_another_driver_gets_other_rules_and_that_is_no_failure(places: Places, played: PlayedDriver) -> None:
+    rule = RuleSettings(sql="SELECT topic, payload FROM messages")
+
+    async def scenario() -> None:
+        supervisor = PipelineSupervisor(DriverSettings(queries=("dispatch",)), places.data_dir)
+        await supervisor.start(is_wanted=False)
+        with pytest.raises(PipelineSettingsError, match="the name of a rule"):
+            supervisor.check_rules({"No": rule})
+        supervisor.check_rules({"hot": rule})
+        for name in ("hot", "cold"):
+            before = supervisor.statistics().pid
+            supervisor.renew_rules({name: rule})
+            await wait_for(
+                lambda before=before: (
+                    supervisor.statistics().pid not in (0, before)  # type: ignore[misc]
+                    and supervisor.statistics().state == "running"
+                ),
+                SOON_S,
+                "another one runs",
+            )
+            assert f'"rules":{{"{name}":' in played.settings.read_text()
+        assert supervisor.statistics().restarts == 0 and not supervisor.statistics().last_error
         await supervisor.stop()
 
     asyncio.run(scenario())

@@ -29,16 +29,23 @@ _log = logging.getLogger(__name__)
 
 
 class Scope(StrEnum):
-    """What a token may do; each may do what those before it may."""
+    """What a token may do. `admin` may do what `operate` may, and all may do what `read` may."""
 
     READ = "read"
     OPERATE = "operate"
     """Send clients away, publish, read payloads, delete messages, put dead letters back."""
     ADMIN = "admin"
     """End sessions, make and configure queues, decide who may do what."""
+    RULES = "rules"
+    """Write rules of the pipeline: SQL that sees every message, and publishes anywhere. No other scope may."""
 
 
-_RANKS = {scope: rank for rank, scope in enumerate(Scope)}
+_MAY = {
+    Scope.READ: {Scope.READ},
+    Scope.OPERATE: {Scope.READ, Scope.OPERATE},
+    Scope.ADMIN: {Scope.READ, Scope.OPERATE, Scope.ADMIN},
+    Scope.RULES: {Scope.READ, Scope.RULES},
+}
 
 
 class ApiToken(Struct, frozen=True):
@@ -142,7 +149,7 @@ class TokenAccess:
             token = _find(tokens, secret.strip())
         if token is None or 0 < token.expires_ms <= self._now_ms():
             raise AccessRefused(401, "the token is unknown, revoked or over")
-        if _RANKS[token.scope] < _RANKS[wanted]:
+        if wanted not in _MAY[token.scope]:
             raise AccessRefused(
                 403, f"this needs a token with the scope {wanted}, {token.name} has {token.scope}"
             )

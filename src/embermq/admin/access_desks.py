@@ -22,6 +22,7 @@ from embermq.admin.access_values import (
     TokenAsked,
     TokenView,
 )
+from embermq.admin.pipeline_rule_values import PipelineRuleView, PutPipelineRuleRequest
 
 
 class AccountDesk(Protocol):
@@ -70,6 +71,20 @@ class RuleDesk(Protocol):
 
     def check(self, asked: CheckRequest) -> Checked:
         """What they say, and why."""
+        ...
+
+
+class PipelineRuleDesk(Protocol):
+    """Rules of the pipeline."""
+
+    def all(self) -> Sequence[PipelineRuleView]: ...
+
+    async def put(self, asked: PutPipelineRuleRequest) -> None:
+        """Returns when it is stored, and will hold after every start."""
+        ...
+
+    async def remove(self, name: str) -> None:
+        """The same."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""The part of the table about accounts, tokens, rules and settings."""
+"""The part of the table about accounts, tokens, rules and settings, and about who writes rules of the pipeline."""
 
 from __future__ import annotations
 
@@ -6,19 +6,20 @@ from typing import TYPE_CHECKING
 
 from embermq.admin import access_values as access
 from embermq.admin import ban_values as ban
+from embermq.admin import pipeline_rule_values as pipeline_rule
 from embermq.admin import trail
 from embermq.admin.access import Scope
 from embermq.admin.operation import RowsOf
 from embermq.admin.session_values import NoRequest
 
 if TYPE_CHECKING:
-    from embermq.admin.access_desks import AccountDesk, RuleDesk, SettingDesk, TokenDesk
+    from embermq.admin.access_desks import AccountDesk, PipelineRuleDesk, RuleDesk, SettingDesk, TokenDesk
     from embermq.admin.ban_desk import BanDesk
     from embermq.admin.trail import TrailDesk
 
 READ, OPERATE, ADMIN = Scope.READ, Scope.OPERATE, Scope.ADMIN
 ACCOUNTS, TOKENS, RULES, SETTINGS, BANS = "accounts", "tokens", "rules", "settings", "bans"
-TRAIL = "trail"
+TRAIL, PIPELINE_RULES = "trail", "pipeline-rules"
 """Desks."""
 _accounts: RowsOf[AccountDesk] = RowsOf(ACCOUNTS)
 _tokens: RowsOf[TokenDesk] = RowsOf(TOKENS)
@@ -26,6 +27,7 @@ _rules: RowsOf[RuleDesk] = RowsOf(RULES)
 _bans: RowsOf[BanDesk] = RowsOf(BANS)
 _settings: RowsOf[SettingDesk] = RowsOf(SETTINGS)
 _trail: RowsOf[TrailDesk] = RowsOf(TRAIL)
+_pipeline_rules: RowsOf[PipelineRuleDesk] = RowsOf(PIPELINE_RULES)
 
 LIST_ACCOUNTS = _accounts("ListAccounts", "GET /accounts", READ, "Accounts by name")(
     access.ListAccountsRequest,
@@ -150,6 +152,30 @@ CHANGE_SETTINGS = _settings(
     needs_token=True,
     names=("settings",),
 )
+
+LIST_PIPELINE_RULES = _pipeline_rules(
+    "ListPipelineRules", "GET /pipeline/rules", READ, "Rules of the pipeline, by name"
+)(NoRequest, list[pipeline_rule.PipelineRuleView], lambda desk, _: desk.all())
+PUT_PIPELINE_RULE = _pipeline_rules(
+    "PutPipelineRule",
+    "PUT /pipeline/rules/{rule}",
+    Scope.RULES,
+    "Write a rule of the pipeline, or another SQL for it",
+)(
+    pipeline_rule.PutPipelineRuleRequest,
+    None,
+    lambda desk, asked: desk.put(asked),
+    about="The pipeline starts anew with it, which takes some seconds. Its status says whether Spark understands it.",
+    body=pipeline_rule.PipelineRuleAsked,
+    needs_token=True,
+    names=("to", "queue", "every", "sql"),
+)
+REMOVE_PIPELINE_RULE = _pipeline_rules(
+    "RemovePipelineRule",
+    "DELETE /pipeline/rules/{rule}",
+    Scope.RULES,
+    "Remove a rule that was put over this API",
+)(pipeline_rule.PipelineRuleRequest, None, lambda desk, asked: desk.remove(asked.rule), needs_token=True)
 
 LIST_CHANGES = _trail(
     "ListChanges", "GET /audit", ADMIN, "The audit trail: who has changed what, newest first"

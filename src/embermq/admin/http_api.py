@@ -132,7 +132,7 @@ def _endpoint(
         async with recorded(trail, operation, asked, by=by, peer=peer, over=over):
             done = await do_on_any_node(operation, desk, asked, by=by, peer=peer)
         answer = done.answer
-        decides = operation.scope is TokenScope.ADMIN or operation.desk == BANS
+        decides = operation.scope in (TokenScope.ADMIN, TokenScope.RULES) or operation.desk == BANS
         if decides and is_change(operation):
             about = msgspec.json.encode(object_of(operation, asked)).decode()
             told = {"operation": operation.name, "object": about, "token": token, "by": by}

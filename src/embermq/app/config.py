@@ -47,6 +47,7 @@ from embermq.app.setting_lines import SettingLines
 from embermq.app.setting_value import convert_setting
 from embermq.app.settings import StoreSettings
 from embermq.app.slots import check_slots
+from embermq.app.stored_rules import ORIGIN, stored_rules
 from embermq.cluster.settings import ClusterSettings
 from embermq.database.settings import SqlSettings
 from embermq.delivery.application.settings import ApplicationSettings
@@ -206,7 +207,7 @@ def load_configuration(
     if problems:
         raise ConfigError(*problems)
 
-    settings = _compose(values)
+    settings = _with_stored_rules(_compose(values), origins, problems)
     problems += [_with_origin(problem, places) for problem in _contradictions(settings)]
     if problems:
         raise ConfigError(*problems)
@@ -294,6 +295,20 @@ def _compose(values: Mapping[str, object]) -> Settings:
         )
     sections.update((key, value) for key, value in values.items() if "." not in key)
     return msgspec.convert(sections, Settings, from_attributes=True)
+
+
+def _with_stored_rules(settings: Settings, origins: dict[str, str], problems: list[str]) -> Settings:
+    """Those that were written over the API as well; a rule of the configuration comes first."""
+    try:
+        stored = stored_rules(Path(settings.data_dir))
+    except PermissionError:  # another user's broker: who may not read them does not run them
+        return settings
+    except (ValueError, OSError) as error:
+        problems.append(f"rules that were written over the API: {error}")
+        return settings
+    new = {name: rule for name, rule in stored.items() if name not in settings.rules}
+    origins.update((f"{_RULES}{name}.{info.name}", ORIGIN) for name in new for info in fields(RuleSettings))
+    return replace(settings, rules={**settings.rules, **new}) if new else settings
 
 
 def _from_file(path: Path, problems: list[str]) -> list[_Given]:

@@ -6,7 +6,15 @@ import asyncio
 from collections.abc import Mapping
 from pathlib import Path
 
-from embermq.admin.access_operations import ACCOUNTS, BANS, RULES, SETTINGS, TOKENS, TRAIL
+from embermq.admin.access_operations import (
+    ACCOUNTS,
+    BANS,
+    PIPELINE_RULES,
+    RULES,
+    SETTINGS,
+    TOKENS,
+    TRAIL,
+)
 from embermq.admin.ban_desk import BanDesk
 from embermq.admin.cluster_desk import ClusterDesk
 from embermq.admin.forwarding import OtherNodes, SharedDesk
@@ -22,6 +30,7 @@ from embermq.app.ban_file import BanFile
 from embermq.app.config import Configuration
 from embermq.app.figures import Figures
 from embermq.app.opened import OpenedBroker
+from embermq.app.pipeline_rules import PipelineRules
 from embermq.app.service import BrokerService
 from embermq.app.shared_bans import KIND, SharedBans
 from embermq.edge.tick_loop import TickLoop
@@ -57,6 +66,7 @@ def make_desks(
         ACCOUNTS: AccountsAsked(users, found),
         TOKENS: TokensAsked(Path(found.settings.data_dir)),
         RULES: RulesAsked(broker.state),
+        PIPELINE_RULES: PipelineRules(found.settings, service),
         BANS: _bans(Path(found.settings.data_dir), broker.state, ticks, membership),
         SETTINGS: SettingsAsked(found),
         BROKER: figures,

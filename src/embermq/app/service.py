@@ -33,7 +33,7 @@ from embermq.edge.tick_loop import TickLoop
 from embermq.model.position import offset_of, partition_of
 from embermq.pipeline.log_look import LogLook
 from embermq.pipeline.paused import pause_queries, paused_queries
-from embermq.pipeline.rules.settings import query_of_rule
+from embermq.pipeline.rules.settings import RuleSettings, query_of_rule
 from embermq.pipeline.settings import is_spark_installed, pin_policies
 from embermq.pipeline.status import NO_APPLICATION, PipelineStatus, note_off, read_status
 from embermq.ports.errors import StoreError
@@ -134,6 +134,22 @@ class BrokerService:
                 or (DISPATCH in queries and any(session.is_application for session in sessions))
             )
         return self._pipeline_wanted
+
+    @property
+    def has_pipeline(self) -> bool:
+        """Whether it is this broker that runs it."""
+        return self._supervisor is not None and self._settings.pipeline.enabled
+
+    def check_rules(self, rules: Mapping[str, RuleSettings]) -> None:
+        """Raise PipelineSettingsError for what the pipeline cannot have."""
+        assert self._supervisor is not None, "the pipeline is this broker's"
+        self._supervisor.check_rules(rules)
+
+    def renew_rules(self, rules: Mapping[str, RuleSettings]) -> None:
+        """Have the pipeline go on with these."""
+        assert self._supervisor is not None, "the pipeline is this broker's"
+        self._settings = msgspec.structs.replace(self._settings, rules=rules)
+        self._supervisor.renew_rules(rules)
 
     def pipeline_status(self) -> Mapping[str, object]:
         found: dict[str, object] = msgspec.to_builtins(self._pipeline or read_status(self._data_dir))

@@ -44,7 +44,10 @@ def create(
     *,
     scope: Annotated[
         Scope,
-        typer.Option("--scope", help="read; operate: purge and retry too; admin: configure and delete too."),
+        typer.Option(
+            "--scope",
+            help="read; operate: purge and retry too; admin: configure and delete too; rules: read, write rules.",
+        ),
     ] = Scope.READ,
     expires: Annotated[
         str,

@@ -11,6 +11,7 @@ import signal
 import sys
 import time
 from collections import deque
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Literal
@@ -21,7 +22,8 @@ from msgspec import Struct
 from embermq.compiled import VARIABLE
 from embermq.pipeline.places import Places
 from embermq.pipeline.progress_watch import ProgressWatch
-from embermq.pipeline.settings import DriverSettings
+from embermq.pipeline.rules.settings import RuleSettings, check_rules
+from embermq.pipeline.settings import DriverSettings, check_settings
 from embermq.pipeline.status import PipelineStatus, SupervisorReport, write_report
 
 SupervisorState = Literal["stopped", "waiting", "starting", "running", "backoff", "failed"]
@@ -68,7 +70,7 @@ class PipelineSupervisor:
         self._has_failed = False
         self._running_since_s = 0.0
         self._progress = ProgressWatch(settings)
-        self._is_to_begin_anew = False
+        self._is_to_begin_anew = self._is_renewed = False
         self._wanted = asyncio.Event()
         self._last_error = ""
         self._task: asyncio.Task[None] | None = None
@@ -117,6 +119,20 @@ class PipelineSupervisor:
         if self._progress.stalled != before:
             self._enter(self._state)
 
+    def check_rules(self, rules: Mapping[str, RuleSettings]) -> None:
+        """Raise PipelineSettingsError for what a driver could not have beside its other settings."""
+        check_rules(rules)
+        check_settings(msgspec.structs.replace(self._settings, rules=rules))
+
+    def renew_rules(self, rules: Mapping[str, RuleSettings]) -> None:
+        """Go on with these: a driver that runs is ended in order, and another one is started. Rules make it wanted."""
+        self._settings = msgspec.structs.replace(self._settings, rules=rules)
+        self._progress = ProgressWatch(self._settings)
+        self._progress.begin(time.monotonic())
+        self._is_renewed = True
+        if rules and self._task is not None:
+            self._wanted.set()
+
     async def _keep(self) -> None:
         await self._wanted.wait()
         while True:
@@ -129,6 +145,9 @@ class PipelineSupervisor:
             except Exception as error:  # nobody would start the driver again
                 LOG.exception("watching the pipeline's driver has failed, it is restarted")
                 self._last_error = f"watching the driver: unexpected {error!r}"
+            if self._is_renewed and self._child is not None and self._child.returncode is None:
+                await self._end_child(self._settings.stop_timeout_s)
+                continue
             await self._end_child(0)
             self._failures += 1
             self._has_failed = self._has_failed or self._dies_too_often()
@@ -146,7 +165,7 @@ class PipelineSupervisor:
     async def _start_child(self) -> None:
         self._rotate_log()
         self._places.status.unlink(missing_ok=True)
-        self._is_to_begin_anew = False
+        self._is_to_begin_anew = self._is_renewed = False
         self._progress.begin(time.monotonic())
         with self._open_log() as output:
             self._child = await asyncio.create_subprocess_exec(
@@ -183,6 +202,8 @@ class PipelineSupervisor:
                 self._look_at(child.pid)
                 if self._is_to_begin_anew:
                     self._last_error = self._progress.stalled
+                    return
+                if self._is_renewed:
                     return
                 continue
             self._last_error = f"the driver ended with code {code}: {self._log_tail()}"[

@@ -27,6 +27,7 @@ from embermq.app.clock_file import FILE_NAME as CLOCK
 from embermq.app.errors import OptionError, UserError
 from embermq.app.places_noted import FILE_NAME as PLACES
 from embermq.app.places_noted import noted_places
+from embermq.app.stored_rules import FILE_NAME as RULES
 from embermq.pipeline.places import Places
 from embermq.tools.audit import KEY as AUDIT_KEY
 from embermq.tools.audit import PUBLIC_KEY as AUDIT_PUBLIC_KEY
@@ -35,7 +36,7 @@ MANIFEST = "backup.json"
 ATTEMPTS = 5
 """Snapshots taken anew when the log was trimmed just then; retention does that about once a second at most."""
 CHUNK_BYTES = 1024 * 1024
-WHOLE_FILES = (TOKENS, BANS, SECRET_NAME, CLOCK, PLACES, AUDIT_KEY, AUDIT_PUBLIC_KEY, *TRAIL)
+WHOLE_FILES = (TOKENS, BANS, RULES, SECRET_NAME, CLOCK, PLACES, AUDIT_KEY, AUDIT_PUBLIC_KEY, *TRAIL)
 """Beside the databases; each is only ever replaced as a whole, or appended to by whole lines."""
 LAKE_LOG = "_delta_log"
 _COMMIT = re.compile(r"(\d{20})\.")
