@@ -28,6 +28,7 @@ PLACEHOLDER = re.compile(r"'[A-Z][A-Z-]*'|'\.\.\.'")
 REQUEST = re.compile(r"`(?:(GET|PUT|POST|PATCH|DELETE) )(/[^`?,; ]+)")
 OFFERED = {(each.method, f"/api/v1{path}") for each in HTTP_OPERATIONS for path in each.paths}
 ADDRESSES = {"", "health", "ready", "metrics", *(path[1:] for _, path in OFFERED)}
+PART = re.compile(r"\{[a-z_]+\}")
 MOSQUITTO = ("mosquitto_pub", "mosquitto_sub")
 Words = Sequence[str]
 
@@ -87,7 +88,8 @@ def check(words: Words) -> None:
         ast.parse(given[given.index("-c") + 1])
     elif program == "curl":
         (address,) = (word for word in given if "://" in word)
-        assert address.partition("://")[2].partition("/")[2].partition("?")[0] in ADDRESSES, words
+        asked = address.partition("://")[2].partition("/")[2].partition("?")[0]
+        assert any(re.fullmatch(PART.sub("[^/]+", one), asked) for one in ADDRESSES), words
     elif program == "podman" and given[0] == "exec":
         check(given[2 + given.index("-it") :] if "-it" in given else given[2:])
 
