@@ -319,6 +319,21 @@ def test_a_member_with_room_goes_on_when_another_one_used_up_its_own_first(stick
     assert by_topic(first, of_first) == numbered(6)
 
 
+def test_what_comes_while_the_last_that_was_passed_over_is_given_is_not_left(
+    sticky: HandDrivenBroker,
+) -> None:
+    """A member is full by what it was given, and nothing waits for it any more."""
+    hand = sticky
+    slow, quick = (member(hand, name, receive_maximum=4) for name in ("slow", "quick"))
+    of_slow, of_quick = owners(hand, slow, quick)
+    slow.acknowledges = False
+    publish(hand, numbered(8), of_slow)
+    hand.connects("q", acknowledges=False).publishes(of_quick, *numbered(2), qos=1)
+    acknowledges(hand, slow, *slow.messages[-4:])
+    assert by_topic(slow, of_slow) == numbered(8)
+    assert by_topic(quick, of_quick) == numbered(2)
+
+
 def test_a_member_that_gets_room_while_a_page_is_read_is_given_what_was_passed_over(tmp_path: Path) -> None:
     """At whatever step of the store: nothing else comes that would have the queue read once more."""
     for steps in range(8):

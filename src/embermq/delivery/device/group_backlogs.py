@@ -291,6 +291,8 @@ class GroupBacklogs:
         backlog.turn.is_passing = bool(backlog.passed or backlog.passed_before)
         if backlog.turn.is_passing:
             self._stall(backlog)
+        else:  # nobody is waited for, so what comes next is looked at
+            self._unstall(backlog)
 
     def _give(self, backlog: _Backlog, rows: list[QueueRow]) -> int:
         """Returns how many of them have been looked at; nobody has room for the next one."""
