@@ -115,7 +115,7 @@ def test_an_application_gets_once_and_in_order_what_clients_of_all_slots_publish
         everything = {f"cars/{home}": list(range(AWAY + THERE)) for home in range(SLOTS)}
         await wait_for(lambda: came(client) == everything, SPARK_S, "what came while it was there")
         await wait_for(lambda: query(found[1], "dispatch").get("lag_messages") == 0, SPARK_S, "all is done")
-        assert query(found[1], "dispatch")["state"] == "running"
+        await wait_for(lambda: query(found[1], "dispatch")["state"] == "running", SPARK_S, "it says so")
         assert came(client) == everything
 
     with nodes(etcd, servers | OWN, tmp_path, pipeline=True) as found:
