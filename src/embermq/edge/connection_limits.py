@@ -68,9 +68,10 @@ class ConnectionSlot:
 class Admission:
     """The counts of all listeners."""
 
-    def __init__(self, settings: ClientSettings, counters: Counters) -> None:
+    def __init__(self, settings: ClientSettings, counters: Counters, *, files_each: int = 1) -> None:
+        """`files_each`: file descriptors that a client may take."""
         self._counters = counters
-        self.connections_max = settings.connections_max or descriptors(FILES_MAX) - FILES_KEPT
+        self.connections_max = settings.connections_max or (descriptors(FILES_MAX) - FILES_KEPT) // files_each
         self._per_address_max = settings.connections_per_address_max
         now_ms = _now_ms()
         rate = settings.connect_rate_max

@@ -15,7 +15,7 @@ from embermq.edge.listener_context import ListenerContext
 from embermq.edge.listener_settings import Listener
 from embermq.edge.listening_sockets import Factory, Handshakes, Listening, bind
 from embermq.edge.node_door import NodeDoor, NodeListenerContext, Operate
-from embermq.edge.node_link import Homes, Stops, ask_node
+from embermq.edge.node_link import Homes, IntroductionError, Stops, ask_node
 from embermq.edge.node_tls import node_listener
 from embermq.edge.settings import Address, ClientSettings, UnixAddress
 from embermq.edge.tick_loop import TickLoop
@@ -25,6 +25,8 @@ from embermq.intake.broker import Broker
 STOP_S = 2.0
 """How long a stop waits for acknowledgements that are due and for sockets to take what they are owed."""
 LAST_WRITES_S = 0.5
+FILES_HANDED_ON = 3
+"""File descriptors for a client that belongs to another node: two here, and one for another's that belongs here."""
 
 
 class ServerStatistics(Struct, frozen=True):
@@ -58,7 +60,8 @@ class MqttServer:
         self._listening: list[tuple[ListenerContext, Listening]] = []
         self._doors: list[ListenerContext] = []
         counters = broker.state.counters
-        self._admission = Admission(settings, counters)
+        files_each = FILES_HANDED_ON if homes is not None else 1
+        self._admission = Admission(settings, counters, files_each=files_each)
         self._handshakes = Handshakes(counters)
         self._node_handshakes = Handshakes(counters)
         """Apart, so that nodes reach one another while more clients come than there is room for."""
@@ -251,6 +254,6 @@ class MqttServer:
         gone = [each.gone() for each in handed]
         try:
             await ask_node(address, self._homes.tls, told, self._homes.secret(), STOP_S)
-        except (OSError, EOFError):  # it has gone, or stands still: then nobody can tell them
+        except (OSError, EOFError, IntroductionError):  # it has gone, or stands still: nobody can tell them
             return
         await asyncio.gather(*gone)

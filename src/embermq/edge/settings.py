@@ -211,7 +211,7 @@ class ClientSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """From the connection's start to its CONNECT, TLS and WebSocket handshakes included."""
     connections_max: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
     """Connections at a time, on all listeners; one more is refused with 0x89 (server busy). 0 = as many as the process
-    may open files (`ulimit -Hn`), less 128."""
+    may open files (`ulimit -Hn`), less 128; in a cluster with several slots a third of that."""
     connections_per_address_max: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
     """The same from one IPv4 address, or from one IPv6 network of 64 bits; refused with 0x97. Where a proxy tells the
     address of its clients, that one counts. 0 = no limit."""

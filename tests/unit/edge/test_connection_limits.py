@@ -54,6 +54,12 @@ def test_the_rate_of_new_connections() -> None:
     assert set(refusals[6:]) == {ReasonCode.CONNECTION_RATE_EXCEEDED}
 
 
+def test_clients_that_take_more_descriptors_are_fewer() -> None:
+    one, three = (Admission(ClientSettings(), Counters(), files_each=each) for each in (1, 3))
+    assert three.connections_max == one.connections_max // 3 > 0
+    assert Admission(ClientSettings(connections_max=7), Counters(), files_each=3).connections_max == 7
+
+
 def test_in_a_flood_most_are_closed_without_a_word() -> None:
     counters = Counters()
     counts = Admission(ClientSettings(connections_max=1), counters)
