@@ -98,7 +98,8 @@ class Ledger:
         """When the queue and its dead letters are empty, and everything published is answered."""
         letters = set(self.letters)
         assert not self.faults, self.faults[:5]
-        assert not self.published - self.acked - self.perhaps - letters, "lost"
+        lost = self.published - self.acked - self.perhaps - letters
+        assert not lost, f"{len(lost)} lost: {sorted(lost)[:5]}"
         assert not letters & self.acked, "in the dead letters, and in the queue"
         assert [item for item, count in self.letters.items() if count > 1] == [], "twice in the dead letters"
         assert self.rejected <= letters | self.acked | self.perhaps, "a reject that was answered is gone"
@@ -169,6 +170,11 @@ class Consumer(ReturningClient):
         self._random = random
         self._settling: dict[int, tuple[str, Item]] = {}
         self._packet_id = 0
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether it waits for no answer to an ack, a nack or a reject."""
+        return not self._settling
 
     async def entered(self, client: MqttClient, properties: Properties | None) -> None:
         """A kept session is in its group again by itself; the first time, and now and then, it subscribes."""

@@ -196,6 +196,7 @@ def test_a_queue_loses_nothing_when_nodes_are_killed_or_stand_still(
         letters.start()
         await wait_for(lambda: ledger.rejected <= ledger.letters.keys(), WAIT_S, "the dead letters")
         await wait_for(lambda: ledger.published <= ledger.audited, WAIT_S, "the other group has all")
+        await wait_for(lambda: all(each.is_answered for each in consumers), WAIT_S, "the last are answered")
         for each in (*everybody, letters):
             each.check()
             await each.stop()
