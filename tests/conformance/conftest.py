@@ -23,10 +23,7 @@ DURABILITY = {"log.durability": "memory"}
 STRICT = {
     **DURABILITY,
     "mqtt.max_qos": 1,
-    "mqtt.retain_available": "false",
-    "mqtt.wildcard_subscription_available": "false",
-    "mqtt.shared_subscription_available": "false",
-    "mqtt.allow_empty_client_id": "false",
+    "mqtt.unavailable": "retain,wildcards,shared,empty-client-ids",
     "mqtt.validate_payload_format": "true",
     "mqtt.response_information": "answers/%c",
     "mqtt.keep_alive_max_s": 60,
@@ -57,10 +54,11 @@ class FamilyBroker(BrokerProcess):
             folder / "data",
             settings={
                 **DURABILITY,
-                "authentication.failures_free": 1_000_000,  # all that is refused comes from one address
                 "tls.cert": authority.server(),
                 **{f"listeners.{name}": f"127.0.0.1:{port}" for name, port in listeners.items()},
             },
+            # All that is refused comes from one address.
+            constants={"embermq.app.authentication.FAILURES_FREE": 1_000_000},
         )
         self.ports: dict[Transport, int] = {"tcp": self.port, "tls": tls, "ws": ws, "wss": wss}
 

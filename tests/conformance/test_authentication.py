@@ -35,7 +35,7 @@ METHODS = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 METHOD = METHODS[0]
 PASSWORD = "correct horse"
 both_methods = pytest.mark.parametrize("method", METHODS)
-SETTINGS = {**DURABILITY, "authentication.failures_free": 1_000_000}
+CONSTANTS = {"embermq.app.authentication.FAILURES_FREE": 1_000_000}
 """Whoever is wrong on purpose does not wait for its answer."""
 Opened = Callable[..., WireClient]
 
@@ -47,7 +47,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]
     with accounts_of(Settings(data_dir=str(directory)), create=True) as accounts:
         for name in ("ann", "bob"):
             accounts.add(name, PASSWORD.encode(), ClientType.DEVICE, scram_iterations=4_096)
-    with BrokerProcess(directory, settings=SETTINGS) as broker:
+    with BrokerProcess(directory, settings=DURABILITY, constants=CONSTANTS) as broker:
         yield broker
         assert broker.is_running
         assert not TROUBLE.search(broker.output()), broker.output()

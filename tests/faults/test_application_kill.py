@@ -18,7 +18,6 @@ from tests.support.waiting import wait_for
 SETTINGS = {
     "clients.application_ids": "application-*",
     "pipeline.queries": "dispatch",
-    "pipeline.backoff_first_ms": 10,
     "device.queue_limit": 60_000,
 }
 MESSAGES = 700

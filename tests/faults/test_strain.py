@@ -27,14 +27,22 @@ def strained(random: Random) -> dict[str, object]:
     return {
         "device.queue_limit": 60_000,
         "device.queue_bytes_max": 1024 * 1024 * 1024,
-        "mqtt.write_buffer_bytes_max": 65_536,
-        "mqtt.queued_messages_max": random.choice((0, 3, 1_000)),
         "mqtt.queued_bytes_max": random.choice((0, 20_000, 16_000_000)),
         "mqtt.inflight_max": random.choice((1, 2, 20, 1_024)),
         "mqtt.receive_maximum": random.choice((100, 1_024)),
         "mqtt.slow_reader_s": random.choice((0.1, 60)),
         "mqtt.publish_rate_max": random.choice((0, 0, 400)),
         "log.durability": random.choice(("fsync", "os")),
+    }
+
+
+def narrowed(random: Random) -> dict[str, object]:
+    """What is no setting, likewise."""
+    waiting = random.choice((0, 3, 1_000))
+    return {
+        "embermq.edge.connection.WRITE_BUFFER_BYTES_MAX": 65_536,
+        "embermq.delivery.direct.path.QUEUED_MESSAGES_MAX": waiting,
+        "embermq.delivery.device.path.QUEUED_MESSAGES_MAX": waiting,
     }
 
 
@@ -60,7 +68,7 @@ async def make_noise(port: int, random: Random, enough: asyncio.Event) -> None:
 @pytest.mark.long_rounds
 def test_everything_comes_through(seed: int, kills: int, tmp_path: Path) -> None:
     random = Random(seed)
-    with BrokerProcess(tmp_path, settings=strained(random)) as broker:
+    with BrokerProcess(tmp_path, settings=strained(random), constants=narrowed(random)) as broker:
 
         async def scenario() -> None:
             fleet = Fleet(broker.port, random, topics=5)

@@ -343,9 +343,9 @@ def test_a_disabled_account_is_closed_to_tokens_of_its_name(
     ("settings", "code", "told"),
     [
         (
-            {"authentication.chain": "jwt", "jwt.jwks_file": "nowhere"},
+            {"authentication.chain": "jwt", "jwt.public_key_files": "nowhere"},
             1,
-            "embermq: jwt.jwks_file: cannot read nowhere: No such file or directory",
+            "embermq: jwt.public_key_files: cannot read nowhere: No such file or directory",
         ),
         (
             {"authentication.chain": "jwt"},
@@ -421,7 +421,7 @@ def test_the_hook_is_asked_in_its_place(own_broker: BrokerProcess, hook: HookSer
 
 
 def test_failures_are_late_and_successes_are_not(own_broker: BrokerProcess, data_dir: Path) -> None:
-    own_broker.settings["authentication.failures_free"] = 2
+    own_broker.constants["embermq.app.authentication.FAILURES_FREE"] = 2
     users(data_dir, "add", "ann", stdin="secret\n")
     own_broker.start()
     port = own_broker.port
@@ -456,8 +456,8 @@ def test_nothing_secret_is_told(own_broker: BrokerProcess, tmp_path: Path, hook:
         "authentication.chain": "jwt,password,scram,http,anonymous",
         "http_hook.url": hook.url,
         "logging.level": "debug",
-        "authentication.failures_free": 100,
     }
+    own_broker.constants["embermq.app.authentication.FAILURES_FREE"] = 100
     data_dir = own_broker.data_dir
     file = mosquitto_file(tmp_path / "passwd", ("imported", "pass-imported"), hashes="sha512-pbkdf2")
     imported = file.read_text().strip().rpartition("$")[2]

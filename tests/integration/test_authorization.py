@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import subprocess
@@ -329,14 +328,3 @@ def test_a_certificate_holds_for_a_session_that_is_away_over_a_restart(tmp_path:
         without.send(encode(Subscribe(1, (Subscription("t", 1),)), V5))
         assert without.expect(Suback).reason_codes == (0x87,)
         without.close()
-
-
-def test_denied_publishes_close_a_client_of_version_3_when_asked(tmp_path: Path) -> None:
-    async def scenario(broker: Broker) -> None:
-        bob = await enter(broker, "bob", "b", V311)
-        bob.send(Publish("ann/x", b"", 1, 1))
-        await asyncio.wait_for(bob.ended, 30)
-
-    broker = Broker(tmp_path, **{"authorization.denied_publish_3": "close"})
-    with broker:
-        run(scenario(broker))

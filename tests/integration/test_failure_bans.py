@@ -30,11 +30,10 @@ class Broker(BrokerProcess):
 
     def __init__(self, folder: Path) -> None:
         self.proxied = free_port()
-        super().__init__(folder / "data")
+        super().__init__(folder / "data", constants={"embermq.app.authentication.FAILURES_FREE": 1_000})
         self.settings |= {
             "listeners.mqtt": f"127.0.0.1:{self.port},127.0.0.1:{self.proxied}",
             f'listener."127.0.0.1:{self.proxied}".proxy_protocol': "true",
-            "authentication.failures_free": 1_000,
             "authentication.ban_failures": FAILURES,
         }
         add_users(self.data_dir, "ann")

@@ -54,7 +54,7 @@ class Place:
         self.log_ends = {0: 0, 1: 0}
         self.dispatched: dict[int, int] = {}
         self.names = ApplicationLogNames(self.settings.prefix)
-        properties = LogProperties(packet_bytes_max=2_000_000, retention_ms=7_200_000, min_insync_replicas=1)
+        properties = LogProperties(packet_bytes_max=2_000_000, min_insync_replicas=1)
         admin = WatchedAdmin(parse_address(f"kafka://{kafka.bootstrap}"), self.settings)
         self.topics = HeldTopics(admin, self.names, properties)
         self.logs = KafkaApplicationLogs(
@@ -186,7 +186,7 @@ def test_logs_are_made_as_configured_and_a_wrong_number_of_partitions_is_told_at
     found = place.kafka.admin.describe_configs([resource])[resource].result(60)
     wanted = {
         "cleanup.policy": "delete",
-        "retention.ms": "7200000",
+        "retention.ms": "-1",
         "retention.bytes": "-1",
         "max.message.bytes": str(2_000_000 + 1024 * 1024),
         "min.insync.replicas": "1",

@@ -125,7 +125,8 @@ def test_fifty_that_never_read_a_flood_of_qos_0(
 def test_a_slow_reader_is_sent_away_and_a_kept_session_loses_nothing(
     own_broker: BrokerProcess, version: ProtocolVersion, qos: int
 ) -> None:
-    own_broker.settings |= {"mqtt.slow_reader_s": 0.5, "mqtt.write_buffer_bytes_max": 65_536}
+    own_broker.settings["mqtt.slow_reader_s"] = 0.5
+    own_broker.constants["embermq.edge.connection.WRITE_BUFFER_BYTES_MAX"] = 65_536
     own_broker.start()
     subscribed(entered(raw_client.dial(own_broker.port), "slow", version=version, kept=True), "t", qos)
     publisher = entered(raw_client.dial(own_broker.port), "publisher")
@@ -153,7 +154,8 @@ def test_a_slow_reader_is_sent_away_and_a_kept_session_loses_nothing(
 
 
 def test_who_reads_again_in_time_stays_and_hears_why_when_it_does_not(own_broker: BrokerProcess) -> None:
-    own_broker.settings |= {"mqtt.slow_reader_s": 1, "mqtt.write_buffer_bytes_max": 65_536}
+    own_broker.settings["mqtt.slow_reader_s"] = 1
+    own_broker.constants["embermq.edge.connection.WRITE_BUFFER_BYTES_MAX"] = 65_536
     own_broker.start()
     slow = subscribed(entered(raw_client.dial(own_broker.port), "slow"), "t", 0)
     publisher = entered(raw_client.dial(own_broker.port), "publisher")
@@ -221,7 +223,7 @@ def test_retained_messages_do_not_run_ahead_of_who_does_not_read(own_broker: Bro
 
 def test_large_stored_messages_do_not_count_as_unread_answers(own_broker: BrokerProcess) -> None:
     """A page of them may be on its way when the one before fills the buffer: its client only needs some time."""
-    own_broker.settings |= {"mqtt.write_buffer_bytes_max": 65_536}
+    own_broker.constants["embermq.edge.connection.WRITE_BUFFER_BYTES_MAX"] = 65_536
     own_broker.start()
     subscribed(entered(raw_client.dial(own_broker.port), "kept", kept=True), "t", 1).close()
     wait_until(lambda: metric(own_broker, "connections") == 0)

@@ -32,7 +32,6 @@ def test_listeners_differ_and_rules_send_clients_elsewhere(tmp_path: Path) -> No
             f"{table}.protocol_versions": "5.0",
             "mqtt.protocol_versions": "3.1.1, 5.0",
             "mqtt.payload_bytes_max": 100,
-            "clients.assigned_id_prefix": "auto-",
             "authorization.rules": rules,
         },
     )
@@ -49,7 +48,7 @@ def test_listeners_differ_and_rules_send_clients_elsewhere(tmp_path: Path) -> No
             assert (await answer(port, "c", version))[1].reason_code == code, (port == low, version)
         assert (await answer(low, ""))[1].reason_code == ReasonCode.CLIENT_IDENTIFIER_NOT_VALID
         said = (await answer(high, ""))[1].properties
-        assert said is not None and (said.assigned_client_identifier or "").startswith("auto-")
+        assert said is not None and (said.assigned_client_identifier or "").startswith("ember-")
         client, connack = await answer(low, "c")
         assert connack.properties is not None and connack.properties.maximum_qos == 0
         assert await client.subscribe(Subscription("t", 2)) == (0,)

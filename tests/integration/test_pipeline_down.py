@@ -33,12 +33,13 @@ def ready(broker: BrokerProcess) -> tuple[int, dict[str, Any]]:
 def test_a_pipeline_that_fails_is_tried_for_ever_and_told(tmp_path: Path, counts: str, code: int) -> None:
     settings = {
         "pipeline.queries": '["archive"]',
-        "pipeline.restarts_max": 0,
-        "pipeline.backoff_first_ms": 1,
         "pipeline.counts_for_ready": counts,
     }
+    narrow = {"embermq.pipeline.settings.RESTARTS_MAX": 0, "embermq.pipeline.settings.BACKOFF_FIRST_MS": 1}
     nowhere = {"SPARK_HOME": str(tmp_path / "nowhere")}
-    with BrokerProcess(tmp_path / "data", pipeline=True, settings=settings, env=nowhere) as broker:
+    with BrokerProcess(
+        tmp_path / "data", pipeline=True, settings=settings, env=nowhere, constants=narrow
+    ) as broker:
         wait_until(lambda: ready(broker)[1]["pipeline"] == "failed", SEEN_S, "it has failed", poll_s=0.1)
         wait_until(lambda: metric(broker, "pipeline_restarts") >= TRIES, SEEN_S, "tried again", poll_s=0.1)
         found, parts = ready(broker)

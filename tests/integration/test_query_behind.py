@@ -53,12 +53,11 @@ def test_an_archive_that_is_behind_stops_no_publisher(without_driver: Path) -> N
     settings = {
         "log.disk_budget_bytes": BUDGET_MIB * MIB,
         "log.retention_bytes": BUDGET_MIB * MIB,
-        "log.pin_limit_share": 0.5,
         "pipeline.queries": '["archive", "lake"]',
         "pipeline.pin_policies": "lake:pause",
     }
     with BrokerProcess(without_driver, pipeline=True, settings=settings) as broker:
-        assert publish(broker, 5) == {NOBODY}
+        assert publish(broker, 7) == {NOBODY}
         for query in ("archive", "lake"):
             told = f"{query} holds back more than half of what readers may"
             wait_until(lambda told=told: told in broker.output(), SEEN_S, told)  # type: ignore[misc]
@@ -67,7 +66,7 @@ def test_an_archive_that_is_behind_stops_no_publisher(without_driver: Path) -> N
         )
         assert metric(broker, "log_reader_near_limit") == 2
         assert metric(broker, "log_start_offset") == 0
-        assert publish(broker, 6) == {NOBODY}
+        assert publish(broker, 8) == {NOBODY}
 
         def goes_on() -> bool:
             assert publish(broker, 1) == {NOBODY}, "also past the limit"
@@ -84,7 +83,6 @@ def test_who_wants_a_complete_archive_has_publishers_refused(without_driver: Pat
     settings = {
         "log.disk_budget_bytes": BUDGET_MIB * MIB,
         "log.retention_bytes": BUDGET_MIB * MIB,
-        "log.pin_limit_share": 0.25,
         "pipeline.queries": '["archive"]',
         "pipeline.pin_policies": "archive:refuse",
     }

@@ -36,7 +36,8 @@ PASSWORD = "correct horse"
 RUN_S = 60.0
 HANGING = 1_000
 BYTES_PER_HANGING = 40_000
-SETTINGS = {"log.durability": "memory", "authentication.failures_free": 1_000_000}
+SETTINGS = {"log.durability": "memory"}
+CONSTANTS = {"embermq.app.authentication.FAILURES_FREE": 1_000_000}
 
 
 def connect(client_id: str, data: str, method: str = METHOD) -> bytes:
@@ -68,7 +69,9 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     with accounts_of(Settings(data_dir=str(directory)), create=True) as accounts:
         for name in ("ann", "grün,a=b"):
             accounts.add(name, PASSWORD.encode(), ClientType.DEVICE, scram_iterations=4_096)
-    with BrokerProcess(directory, settings=SETTINGS | {"listeners.ws": "127.0.0.1:0"}) as running:
+    with BrokerProcess(
+        directory, settings=SETTINGS | {"listeners.ws": "127.0.0.1:0"}, constants=CONSTANTS
+    ) as running:
         yield running
 
 
@@ -103,7 +106,7 @@ def test_an_account_made_on_the_command_line(tmp_path: Path) -> None:
     users(tmp_path, "add", "bob")
     shown = {row["name"]: row["scram"] for row in json.loads(users(tmp_path, "list", "--json"))}
     assert shown == {"ann": True, "bob": False}
-    with BrokerProcess(tmp_path, settings=SETTINGS) as broker:
+    with BrokerProcess(tmp_path, settings=SETTINGS, constants=CONSTANTS) as broker:
         assert enters(broker.port) == 0
         assert enters(broker.port, "bob") == 0x87
         users(tmp_path, "password", "ann", password="another")
@@ -119,7 +122,9 @@ def test_an_account_made_on_the_command_line(tmp_path: Path) -> None:
 
 def test_more_iterations_when_they_are_set(tmp_path: Path) -> None:
     users(tmp_path, "add", "ann", "--scram", "--set", "scram.iterations=20000")
-    with BrokerProcess(tmp_path, settings=SETTINGS | {"scram.iterations": 20_000}) as broker:
+    with BrokerProcess(
+        tmp_path, settings=SETTINGS | {"scram.iterations": 20_000}, constants=CONSTANTS
+    ) as broker:
         for name in ("ann", "nobody"):
             with dialed(broker.port) as client:
                 client.send(connect(name, f"n,,n={name},r=abc"))
@@ -129,7 +134,9 @@ def test_more_iterations_when_they_are_set(tmp_path: Path) -> None:
 def test_a_chain_without_scram_offers_no_method(tmp_path: Path) -> None:
     chain = '["password", "anonymous"]'
     with (
-        BrokerProcess(tmp_path, settings=SETTINGS | {"authentication.chain": chain}) as broker,
+        BrokerProcess(
+            tmp_path, settings=SETTINGS | {"authentication.chain": chain}, constants=CONSTANTS
+        ) as broker,
         dialed(broker.port) as client,
     ):
         client.send(connect("c", "n,,n=ann,r=abc"))
@@ -171,7 +178,7 @@ def test_many_exchanges_that_hang(tmp_path: Path) -> None:
         accounts.add("ann", PASSWORD.encode(), ClientType.DEVICE, scram_iterations=4_096)
     limits = {"clients.connections_max": 3_000, "clients.connections_per_address_max": 3_000}
     settings = SETTINGS | limits | {"clients.connect_rate_max": 0, "clients.connect_timeout_s": 10}
-    with BrokerProcess(tmp_path, settings=settings) as broker, ExitStack() as stack:
+    with BrokerProcess(tmp_path, settings=settings, constants=CONSTANTS) as broker, ExitStack() as stack:
         assert enters(broker.port) == 0, "what is loaded once is loaded"
         before = memory_of(broker)
         for _ in range(2):

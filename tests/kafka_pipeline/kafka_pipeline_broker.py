@@ -37,9 +37,10 @@ class PipelineBroker(BrokerProcess, Generic[Kafka]):
             "device.queue_limit": 60_000,
             "log.retention_hours": 0.001,
             "pipeline.queries": json.dumps(["dispatch", "archive"]),
-            "pipeline.backoff_first_ms": 3_000,  # so long the pipeline is down for everybody to see
         }
         super().__init__(folder / "data", pipeline=True, settings=own | dict(settings or {}))
+        # So long the pipeline is down for everybody to see.
+        self.constants["embermq.pipeline.settings.BACKOFF_FIRST_MS"] = 3_000
 
     def launch(self) -> None:
         if not self.redis.is_running:

@@ -51,7 +51,6 @@ class Guarded:
             "stores.log": f"kafka+ssl://{USER}@{kafka.bootstrap}?password_file={self.password_file}"
             f"&ca_file={authority.certificate}&cert_file={for_java(authority.client(), folder / 'own.pem')}",
             "pipeline.queries": json.dumps(QUERIES),
-            "pipeline.backoff_first_ms": 500,
         }
         self.broker = KafkaPipelineBroker(kafka, folder, settings)
         self.broker.installed = True  # or its command line would be that of what it is forked from

@@ -27,7 +27,6 @@ RULES = {
     "rules.counts.sql": "SELECT 'counts' AS topic, string(count(*)) AS payload FROM messages",
     "rules.counts.every": "10s",
     "pipeline.queries": json.dumps(["dispatch"]),
-    "pipeline.backoff_first_ms": 100,
     "log.retention_hours": 24,  # all of it is read in the end
 }
 START_S = 2 * RUNS_S

@@ -36,9 +36,10 @@ _given: deque[int] = deque(maxlen=250)
 class BrokerProcess:
     """`embermq run` on one data directory; keeps its ports over restarts.
 
-    `settings` are `--set` assignments, `wrapper` words in front of the program (`strace -D ...`). With such words,
-    with a library in front of the system's in `env`, or with `installed`, it is the installed program that starts (or
-    the one at that path), as a user's would; else it is forked from one that has its imports behind it.
+    `settings` are `--set` assignments, `constants` what is no setting but has to be narrower for a test, `wrapper`
+    words in front of the program (`strace -D ...`). With such words, with a library in front of the system's in `env`,
+    or with `installed`, it is the installed program that starts (or the one at that path), as a user's would; else it
+    is forked from one that has its imports behind it.
 
     As a context manager it starts at the entry and leaves no process behind, Spark's included; on a failure its output
     is printed. Its pipeline has the priority of everything else: beside tests that take every core, Spark gives up on a
@@ -53,6 +54,7 @@ class BrokerProcess:
         settings: Mapping[str, object] | None = None,
         env: Mapping[str, str] | None = None,
         arguments: Sequence[str] = (),
+        constants: Mapping[str, object] | None = None,
         wrapper: Sequence[str] = (),
         installed: bool | Path = False,
     ) -> None:
@@ -62,6 +64,7 @@ class BrokerProcess:
         self.env = dict(env or {})
         self.arguments = tuple(arguments)
         self.wrapper = tuple(wrapper)
+        self.constants = dict(constants or {})
         self.installed = installed
         self.program = installed if isinstance(installed, Path) else EMBERMQ
         self.port = free_port()
@@ -140,8 +143,10 @@ class BrokerProcess:
                     stdout=self._output,
                     stderr=self._output,
                     environment=environment,
+                    constants=self.constants,
                 )
             return
+        assert not self.constants, "only a forked broker has other constants"
         self._process = subprocess.Popen(
             self.command(),
             stdin=subprocess.DEVNULL,

@@ -31,7 +31,8 @@ _LOCK = threading.Lock()
 
 
 class ForkedProgram:
-    """What `subprocess.Popen` is of a program that it starts: `words` begin with the program's name."""
+    """What `subprocess.Popen` is of a program that it starts: `words` begin with the program's name. `constants` have
+    other values there, named by module: `embermq.edge.connection.CLOSE_MS`."""
 
     def __init__(
         self,
@@ -41,10 +42,16 @@ class ForkedProgram:
         stdout: IO[bytes],
         stderr: IO[bytes],
         environment: Mapping[str, str],
+        constants: Mapping[str, object] | None = None,
     ) -> None:
         self.args = list(words)
         self.returncode: int | None = None
-        request = {"words": self.args, "environment": dict(environment), "directory": os.getcwd()}
+        request = {
+            "words": self.args,
+            "environment": dict(environment),
+            "directory": os.getcwd(),
+            "constants": dict(constants or {}),
+        }
         self._answers, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         files = [theirs.fileno(), stdin.fileno(), stdout.fileno(), stderr.fileno()]
         with theirs, _LOCK:

@@ -83,7 +83,7 @@ class Seed:
 
 
 def become(request: dict[str, object], stdio: list[int]) -> list[str]:
-    """The process that was asked for: its own session, directory, environment and files."""
+    """The process that was asked for: its own session, directory, environment, files and values of constants."""
     words, environment, directory = request["words"], request["environment"], request["directory"]
     assert isinstance(words, list) and isinstance(environment, dict) and isinstance(directory, str)
     os.setsid()
@@ -93,6 +93,12 @@ def become(request: dict[str, object], stdio: list[int]) -> list[str]:
         os.close(file)
     os.environ.clear()
     os.environ.update(environment)
+    constants = request["constants"]
+    assert isinstance(constants, dict)
+    for name, value in constants.items():
+        module, _, constant = name.rpartition(".")
+        assert hasattr(sys.modules[module], constant), name
+        setattr(sys.modules[module], constant, value)
     return words
 
 

@@ -72,7 +72,7 @@ class AccountsAsked:
     """Accounts are asked and changed on threads, one after another: a password takes its time and memory."""
 
     def __init__(self, users: Users, found: Configuration) -> None:
-        self._accounts = Accounts(users, found.settings.password)
+        self._accounts = Accounts(users)
         self._iterations = found.settings.scram.iterations
         self._turn = _Turn()
 

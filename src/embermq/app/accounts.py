@@ -14,7 +14,6 @@ from embermq.access.authentication.generated_passwords import hash_generated, ma
 from embermq.access.authentication.password_file import FILE_BYTES_MAX, parse_password_file
 from embermq.access.authentication.passwords import PasswordHashes
 from embermq.access.authentication.scram_verifiers import UnfitForScram, make_verifiers
-from embermq.access.authentication.settings import PasswordSettings
 from embermq.app.config import Settings
 from embermq.app.errors import OptionError, UserError
 from embermq.app.static_store import open_users, static_url
@@ -52,9 +51,8 @@ class Accounts:
     """Changes and lists accounts. The broker need not run; one that runs sees the change at the next CONNECT, and ends
     within two seconds the connections of those who entered with what holds no more."""
 
-    def __init__(self, users: Users, settings: PasswordSettings | None = None) -> None:
+    def __init__(self, users: Users) -> None:
         self._users = users
-        self._settings = settings
 
     def add(
         self,
@@ -105,7 +103,7 @@ class Accounts:
         data = text.encode() if password is None else password
         _check_password(data)
         verifiers = _scram(name, data, scram_iterations) if scram_iterations else ""
-        kept = hash_generated(data) if password is None else PasswordHashes(self._settings).make(data)
+        kept = hash_generated(data) if password is None else PasswordHashes().make(data)
         return _Credential(text, kept, verifiers)
 
     def set_disabled(self, name: str, *, disabled: bool) -> None:
@@ -221,6 +219,6 @@ def accounts_of(settings: Settings, *, create: bool = False) -> Iterator[Account
         raise UserError(f"there is no data directory {data_dir}; name it with --data-dir")
     users = open_users(settings)
     try:
-        yield Accounts(users, settings.password)
+        yield Accounts(users)
     finally:
         users.close()

@@ -21,7 +21,6 @@ from embermq.access.authentication.settings import (
     AuthenticationSettings,
     HttpHookSettings,
     JwtSettings,
-    PasswordSettings,
     ScramSettings,
 )
 from embermq.access.authentication.slowing import Slowing
@@ -35,8 +34,12 @@ BY_ACCOUNT = frozenset({"certificate", "password", "scram", "anonymous"})
 """Steps that leave a name which nobody has an account for to nobody else: tokens and hooks know names without one."""
 
 
+FAILURES_FREE = 5
+"""Wrong credentials from one address that are answered at once."""
+BAN_WINDOW_S = 600
+"""How long failures of an address are counted, from the first one on."""
 CHECKS_MAX = 2
-"""Passwords checked at a time; each takes a thread, a core and `password.argon2_memory_kib` while it lasts."""
+"""Passwords checked at a time; each takes a thread, a core and 19 MiB while it lasts."""
 CHECKS_WAITING_MAX = 1_000
 """Clients that wait for a check, some 10 s of work; one more is answered with 0x89 (server busy)."""
 REMEMBERED_MAX = 100_000
@@ -56,15 +59,13 @@ class Authentication:
         clients: ClientSettings,
         counters: Counters,
         *,
-        password: PasswordSettings | None = None,
         scram: ScramSettings | None = None,
         jwt: JwtSettings | None = None,
         http_hook: HttpHookSettings | None = None,
         hashes: PasswordHashes | None = None,
     ) -> None:
         self._users = users
-        password = password or PasswordSettings()
-        self._hashes = hashes or PasswordHashes(password)
+        self._hashes = hashes or PasswordHashes()
         self._hashes.expect(users.imported_hashes())
         self._checks = Checks(CHECKS_MAX, CHECKS_WAITING_MAX)
         self._quick = Checks(1, CHECKS_WAITING_MAX)
@@ -92,10 +93,9 @@ class Authentication:
             self._chain,
             clients.application_ids,
             username_as_client_id=clients.username_as_client_id,
-            assigned_id_prefix=clients.assigned_id_prefix,
-            slowing=Slowing(free=settings.failures_free),
+            slowing=Slowing(free=FAILURES_FREE),
             late_max=LATE_MAX,
-            failures=FailureCounts(failures_max=settings.ban_failures, window_s=settings.ban_window_s),
+            failures=FailureCounts(failures_max=settings.ban_failures, window_s=BAN_WINDOW_S),
             counters=counters,
         )
 

@@ -25,7 +25,6 @@ from embermq.access.authentication.settings import (
     AuthenticationSettings,
     HttpHookSettings,
     JwtSettings,
-    PasswordSettings,
     ScramSettings,
 )
 from embermq.access.authorization import settings as authorization_settings
@@ -91,7 +90,6 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Tables `[listener."host:port"]` with what differs on that listener; see [transports](transports.md)."""
     clients: ClientSettings = field(default_factory=ClientSettings)
     authentication: AuthenticationSettings = field(default_factory=AuthenticationSettings)
-    password: PasswordSettings = field(default_factory=PasswordSettings)
     scram: ScramSettings = field(default_factory=ScramSettings)
     jwt: JwtSettings = field(default_factory=JwtSettings)
     http_hook: HttpHookSettings = field(default_factory=HttpHookSettings)
@@ -410,7 +408,6 @@ def _unknown(item: _Given) -> str:
 def _check_listeners(settings: Settings) -> None:
     listener_settings.check_settings(settings.listeners)
     compose_listeners(settings.listeners, settings.listener, settings.tls, settings.websocket)
-    listener_settings.check_clients(settings.clients)
 
 
 def _check_cluster(settings: Settings) -> None:

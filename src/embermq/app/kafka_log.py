@@ -232,13 +232,11 @@ def log_fence(settings: Settings) -> str:
 
 def log_properties(settings: Settings) -> LogProperties:
     """What the settings say of the topics of application logs."""
-    own, kafka = settings.application, settings.kafka
+    kafka = settings.kafka
     return LogProperties(
         packet_bytes_max=settings.mqtt.packet_bytes_max,
         replicas=kafka.replication_factor,
         min_insync_replicas=kafka.min_insync_replicas,
-        retention_ms=int(own.log_retention_hours * 3_600_000) or -1,
-        retention_bytes=own.log_retention_bytes or -1,
     )
 
 

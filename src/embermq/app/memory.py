@@ -51,12 +51,10 @@ def _group_limits(cgroups: Path, own_groups: Path) -> list[int]:
 
 def with_memory_limits(mqtt: MqttSettings, memory: int) -> MqttSettings:
     """The settings with numbers where they leave limits to the memory."""
-    bytes_max = mqtt.subscriptions_bytes_total_max or memory // SHARE
     sessions_max = mqtt.sessions_total_max or memory // SHARE // SESSION_BYTES
     return replace(
         mqtt,
-        subscriptions_bytes_total_max=bytes_max,
-        subscriptions_bytes_user_max=mqtt.subscriptions_bytes_user_max or max(1, bytes_max // 2),
+        subscriptions_bytes_total_max=mqtt.subscriptions_bytes_total_max or memory // SHARE,
         sessions_total_max=sessions_max,
         sessions_user_max=mqtt.sessions_user_max or max(1, sessions_max // 2),
     )

@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from embermq.access.authorization.rule_set import RuleSet
 from embermq.adapters.sqlite.parked_bodies import SqliteParkedBodies
+from embermq.adapters.sqlite.settings import PIN_LIMIT_SHARE
 from embermq.adapters.webhook.alerts import WebhookAlerts
 from embermq.app.clock_file import ClockFile
 from embermq.app.config import Settings, queue_settings
@@ -144,7 +145,7 @@ def open_retention(
     limits = RetentionLimits(
         age_ms=int(log.retention_hours * 3_600_000),
         kept_bytes=log.retention_bytes,
-        pin_bytes=int(log.disk_budget_bytes * log.pin_limit_share),
+        pin_bytes=int(log.disk_budget_bytes * PIN_LIMIT_SHARE),
         budget_bytes=log.disk_budget_bytes,
         policy=log.pin_policy,
         query_policies=pin_policies(settings.pipeline) | reader_policies(settings),

@@ -16,6 +16,7 @@ from embermq.app.extras import how_to_install, missing
 from embermq.app.settings import SQLITE
 from embermq.app.store_addresses import kafka_address
 from embermq.formats.kafka_record import record_bytes_max
+from embermq.pipeline import settings as bounds
 from embermq.pipeline.errors import PipelineError, PipelineSettingsError
 from embermq.pipeline.kafka_log import KafkaLog
 from embermq.pipeline.log_look import LogLook
@@ -164,6 +165,8 @@ def _positions(settings: Settings, wait_s: float = LOOK_S) -> KafkaPositions | N
 def _driver_settings(settings: Settings, address: KafkaAddress | None) -> DriverSettings:
     return DriverSettings(
         **structs.asdict(settings.pipeline),
+        restarts_max=bounds.RESTARTS_MAX,
+        backoff_first_ms=bounds.BACKOFF_FIRST_MS,
         rules=settings.rules,
         message_store="" if settings.stores.static == SQLITE else settings.stores.static,
         sql=settings.sql,

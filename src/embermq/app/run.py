@@ -73,6 +73,9 @@ if TYPE_CHECKING:
     from embermq.pipeline.supervisor import PipelineSupervisor
 
 LOG = logging.getLogger("embermq")
+CLIENT_EVENTS_RATE_MAX = 100
+"""Lines a second for each kind of client event, and a tenth of them for one client or address; what is omitted is
+counted in a line of its own."""
 COMMIT_LINGER_MS = 2.0
 """How long a commit may wait for company under load, less than a sync takes; it never waits when idle."""
 LOGS_POLL_MS = 20
@@ -187,9 +190,8 @@ def _make_parts(
     )
     if homes is not None:
         homes.divide(embedded.broker.state)
-    rate_max = settings.logging.client_events_rate_max
-    events = LimitedEvents(LogSink(), rate_max, loop)
-    messages = LimitedEvents(TopicSink(embedded.broker.events), rate_max, loop)
+    events = LimitedEvents(LogSink(), CLIENT_EVENTS_RATE_MAX, loop)
+    messages = LimitedEvents(TopicSink(embedded.broker.events), CLIENT_EVENTS_RATE_MAX, loop)
     authentication.watch(partial(_expel, embedded, ticks))
     supervisor = _supervisor(settings, data_dir)
     service = BrokerService(
@@ -482,7 +484,6 @@ def _authentication(settings: Settings, users: Users, embedded: OpenedBroker) ->
             settings.authentication,
             settings.clients,
             embedded.broker.state.counters,
-            password=settings.password,
             scram=settings.scram,
             jwt=settings.jwt,
             http_hook=settings.http_hook,

@@ -121,7 +121,7 @@ class FarPublishes:
             return
         is_v5 = link.version is ProtocolVersion.V5
         is_refused = packet.reason_code >= FIRST_ERROR and not isinstance(packet, Pubcomp)
-        if is_refused and not is_v5 and not is_word and not self._is_dropped(packet.reason_code):
+        if is_refused and not is_v5 and not is_word and packet.reason_code != ReasonCode.NOT_AUTHORIZED:
             text = packet.properties.reason_string if packet.properties is not None else None
             link.note_refusal(f"PUBLISH: {text or hex(packet.reason_code)}")
             link.close(f"PUBLISH: {text or hex(packet.reason_code)}")  # MQTT 3 cannot refuse it
@@ -141,8 +141,3 @@ class FarPublishes:
         elif not link.problem_information:
             packet = replace(packet, properties=None)
         link.send_packet(packet)
-
-    def _is_dropped(self, reason_code: int) -> bool:
-        """Whether a client of MQTT 3 is told that it has been taken: what rules do not allow."""
-        denied_3 = self._state.authorization.denied_publish_3
-        return reason_code == ReasonCode.NOT_AUTHORIZED and denied_3 == "drop"

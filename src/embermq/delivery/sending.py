@@ -15,6 +15,9 @@ from embermq.sessions.topic_aliases import aliased
 BULK_BYTES_MAX = 256 * 1024
 """Bytes of packets put on one link in one tick from what has gathered for it: a window may have room for far more."""
 
+QUEUED_MESSAGES_MAX = 1_000
+"""Messages that wait in memory for one client's window; their bytes are `mqtt.queued_bytes_max`."""
+
 
 def put_on_link(link: Link, delivery: Delivery, frame: Frame, counters: Counters) -> bool:
     """Queue a PUBLISH; False when it is larger than the client takes [MQTT-3.1.2-24]."""

@@ -30,6 +30,8 @@ ALIVE_BYTES_MIN = 1_000
 than the keep-alive, but who sends a byte now and then only holds on to its place."""
 EARLY_BYTES_MAX = 64 * 1024
 """Bytes taken from a client that does not wait for its CONNACK; past it the socket is not read until then."""
+WRITE_BUFFER_BYTES_MAX = 1024 * 1024
+"""Waiting for one socket; above it only acknowledgements are handed to it, and QoS 0 is dropped."""
 UNREAD_BYTES_MAX = 1024 * 1024
 """Bytes of answers that may wait, past a full buffer, for a client that sends and does not read; it is cut off then."""
 REST_BYTES_MAX = 256 * 1024
@@ -109,7 +111,7 @@ class Connection(Guest, asyncio.Protocol):
         door.ticks.wake()
         self.listener = door.listener_name
         self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(high=door.broker.state.settings.write_buffer_bytes_max)
+        self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES_MAX)
         self.peer = self._name_peer(self._transport)
         began_ms = self.last_ms  # a TLS handshake has taken some of the time that there is
         self.last_ms = door.broker.state.tick.now_ms

@@ -30,7 +30,7 @@ def _terms(own: OwnSettings, settings: MqttSettings) -> Terms | None:
     return Terms(
         settings.max_qos if max_qos is None else max_qos,
         versions or settings.protocol_versions,
-        settings.allow_empty_client_id if allow_empty is None else allow_empty,
+        "empty-client-ids" not in settings.unavailable if allow_empty is None else allow_empty,
     )
 
 

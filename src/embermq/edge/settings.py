@@ -187,7 +187,7 @@ class OwnSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     max_qos: Annotated[int, Meta(ge=0, le=2)] | None = None
     """The highest QoS of the clients of this listener, whatever `mqtt.max_qos` says."""
     allow_empty_client_id: bool | None = None
-    """Whether they may leave their client id to us, whatever `mqtt.allow_empty_client_id` says."""
+    """Whether they may leave their client id to us, whatever `mqtt.unavailable` says."""
     client_type: Literal["device", "application"] = "device"
     """`application`: every client of this listener is of type APPLICATION."""
     unix_mode: str = ""
@@ -202,8 +202,6 @@ class ClientSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     username_as_client_id: bool = False
     """Whether a client's user name is its client id, whatever it sends; one without a user name is refused with 0x87.
     Mosquitto's `use_username_as_clientid`."""
-    assigned_id_prefix: Annotated[str, Meta(max_length=100)] = "ember-"
-    """How client ids that the broker assigns begin; 16 random hexadecimal digits follow."""
     allow_anonymous: bool = False
     """Whether clients without a user name are accepted on other listeners than loopback ones, where they
     always are."""
@@ -218,13 +216,6 @@ class ClientSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     connect_rate_max: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
     """New connections a second, on all listeners, as many at once after a quiet second; refused with 0x9F. 0 = no
     limit."""
-
-
-def check_clients(settings: ClientSettings) -> None:
-    """Raise ValueError, naming the setting, for what no client id can be."""
-    prefix = settings.assigned_id_prefix
-    if any(character == "\0" or "\ud800" <= character <= "\udfff" for character in prefix):
-        raise ValueError(f"clients.assigned_id_prefix: {prefix!r} is not a text that MQTT takes")
 
 
 def check_settings(settings: ListenerSettings) -> None:

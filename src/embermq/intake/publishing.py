@@ -47,7 +47,7 @@ from embermq.mqtt.wire.version import ProtocolVersion
 from embermq.ports.errors import StoreError, StoreFull
 from embermq.ports.tick_store import Receipt
 from embermq.routing.queue_target import QueueAim, QueueTarget
-from embermq.routing.retain_sources import publisher_of, source_of
+from embermq.routing.retain_sources import publisher_of
 from embermq.routing.router import NO_MATCH, Match
 from embermq.sessions.awaiting_pubrel import Holding
 from embermq.sessions.durable_queues import PUBLISHED_PREFIXES
@@ -103,7 +103,7 @@ class Publishing:
         self._limits_rate = self.refusing.limits_rate
         self._takes_all = (
             settings.max_qos == 2
-            and settings.retain_available
+            and "retain" not in settings.unavailable
             and not settings.validate_payload_format
             and not settings.payload_bytes_max
         )
@@ -362,9 +362,7 @@ class Publishing:
         if message.retain and (order := state.share.retain_order) and not isinstance(accepted.own, Copied):
             message = accepted.message = order.own(message)
         # What is QoS 0 has reached applications already, so its record names none.
-        fields = source_of(state, permissions) if message.retain else ()
-        if match is OTHER_SLOT:
-            fields = publisher_of(permissions)
+        fields = publisher_of(permissions) if message.retain or match is OTHER_SLOT else ()
         if accepted.own is not None:
             fields += accepted.own.fields
         record = encode_record(message, match.stamps if qos else b"", origin, fields)

@@ -97,7 +97,7 @@ class Refusing:
     def objection_to(self, packet: Publish | Will | Message, max_qos: int) -> PublishRefusal | None:
         """What the settings do not allow."""
         settings = self._state.settings
-        if packet.retain and not settings.retain_available:
+        if packet.retain and "retain" in settings.unavailable:
             return PublishRefusal(ReasonCode.RETAIN_NOT_SUPPORTED, "messages are not retained here")
         if packet.qos > max_qos:
             return PublishRefusal(ReasonCode.QOS_NOT_SUPPORTED, f"QoS {packet.qos}, the maximum is {max_qos}")
@@ -143,7 +143,7 @@ class Refusing:
         if is_system_topic(topic) and link.version is not ProtocolVersion.V5:
             found = PublishRefusal(
                 ReasonCode.NOT_AUTHORIZED, found.text
-            )  # `denied_publish_3` says what happens
+            )  # so it is dropped, as what rules deny
         self.refuse(link, packet.qos, packet.packet_id, found)
         return True
 
@@ -156,12 +156,6 @@ class Refusing:
             return False
         self.note_denied(link, DENIED, topic)
         self.refuse(link, qos, packet.packet_id, DENIED)
-        if (
-            not qos
-            and link.version is not ProtocolVersion.V5
-            and self._state.authorization.denied_publish_3 == "close"
-        ):
-            link.close(DENIED.text)
         return True
 
     def is_will_denied(self, topic: str, principal: Principal, permissions: Permissions | None) -> bool:
@@ -291,8 +285,7 @@ class Refusing:
         text = refusal.text
         if link.version is not ProtocolVersion.V5:
             link.note_refusal(f"PUBLISH: {text}")
-            is_denied = refusal.code is ReasonCode.NOT_AUTHORIZED
-            if is_denied and self._state.authorization.denied_publish_3 == "drop":
+            if refusal.code is ReasonCode.NOT_AUTHORIZED:
                 link.send((puback if qos == 1 else pubrec)(packet_id))  # [MQTT 3.1.1, MQTT-3.3.5-2]
             else:
                 link.close(f"PUBLISH: {text}")

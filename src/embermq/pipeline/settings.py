@@ -20,6 +20,8 @@ QueryPin = Literal[
 ]
 
 QUERIES: tuple[QueryName, ...] = ("dispatch", "archive", "lake", "traffic")
+RESTARTS_MAX = 5
+BACKOFF_FIRST_MS = 500
 PINNED = ("archive", "lake", "traffic")
 """Queries for which nobody waits, so that each has a policy of its own."""
 
@@ -45,9 +47,6 @@ class PipelineSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """`local` (as many task slots as cores, two more, and one for each query and partition of a log in Kafka) or
     `local[N]`. On Kafka also `spark://...`, `yarn` or `k8s://...`, with the message store on a server and the lake in
     object storage."""
-    realtime_batch_s: int = 5
-    """Length of a batch in real-time mode: records go on at once, progress is written at its end. Longer ones repeat
-    more after a kill, and have fewer spikes of latency, one at each end."""
     checkpoints_dir: str = ""
     """Where Spark keeps the checkpoints of queries on Kafka: a folder, or a URL such as `hdfs://...`; "" for
     `pipeline/checkpoints` in the data directory. They are made anew at each start of a query, below
@@ -76,18 +75,12 @@ class PipelineSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """How many days the lake keeps records; 0: for ever."""
 
     pin_policies: tuple[QueryPin, ...] = ()
-    """Queries under which the log does not simply go on when they hold back more of it than readers may
-    (`log.pin_limit_share`), and count what they missed: `lake:pause` stops the query as well, until `embermq pipeline
+    """Queries under which the log does not simply go on when they hold back more of it than readers may (four fifths of
+    `log.disk_budget_bytes`), and count what they missed: `lake:pause` stops the query as well, until `embermq pipeline
     resume lake`; `archive:refuse` refuses all QoS 1 and 2 publishes instead. Dispatch goes by `log.pin_policy`."""
     retention_hours: int = 168
     """How long the message store keeps a message, and `traffic.db` a window."""
 
-    restarts_max: int = 5
-    """Restarts of the driver within five minutes before its state is `failed`, in which it is tried again at growing
-    intervals."""
-    backoff_first_ms: int = 500
-    """Pause before the first restart of a query or of the driver; it doubles each time, up to 30 s, and to 10 minutes
-    while the state is `failed`."""
     counts_for_ready: bool = False
     """Whether `/ready` is 503 while the pipeline is `failed` or `down`. MQTT is served without it."""
 
@@ -130,8 +123,11 @@ class DriverSettings(PipelineSettings, frozen=True, kw_only=True, forbid_unknown
     bulk_trigger_ms: int = 30_000
     """From the start of one batch of archive, lake and traffic to the start of the next, unless a full one waits:
     each batch costs CPU, and a commit and a file of the lake."""
+    realtime_batch_s: int = 5
+    """Length of a batch in real-time mode, the shortest that Spark takes: records go on at once, progress is written at
+    its end. Longer ones repeat more after a kill, and have fewer spikes of latency, one at each end."""
     rule_trigger_ms: int = 1_000
-    """The same of rules."""
+    """From the start of one batch of a rule to the start of the next."""
     rule_timeout_s: float = 60.0
     """How long a rule may take for a batch, before it is halved, and for a message, before that is set aside."""
     idle_wait_ms: int = 1_000
@@ -144,6 +140,9 @@ class DriverSettings(PipelineSettings, frozen=True, kw_only=True, forbid_unknown
     """Length of a traffic window."""
     prune_rows_max: int = 20_000
     """Rows deleted in one round of trimming or pruning."""
+    restarts_max: int = RESTARTS_MAX
+    backoff_first_ms: int = BACKOFF_FIRST_MS
+    """Pause before the first restart of a query or of the driver; it doubles each time."""
     restart_window_s: int = 300
     """More than `restarts_max` restarts of the driver in this time: state `failed`, in which it is restarted
     at growing intervals."""
@@ -198,11 +197,8 @@ _REMOTE = ("spark://", "yarn", "k8s://")
 _AT_LEAST: dict[str, int] = {
     "heap_mb": 480,
     "nice": 0,
-    "realtime_batch_s": 5,
     "retention_hours": 1,
     "lake_retention_days": 0,
-    "restarts_max": 0,
-    "backoff_first_ms": 1,
 }
 
 

@@ -1,4 +1,4 @@
-"""Who published a retained message, and whether it still might: Mosquitto's `check_retain_source`."""
+"""Who published a retained message, and whether it still might: it is delivered to new subscriptions only then."""
 
 from __future__ import annotations
 
@@ -18,16 +18,9 @@ SOURCES_MAX = 1_000
 Fields = tuple[tuple[int, bytes], ...]
 
 
-def source_of(state: BrokerState, permissions: Permissions | None) -> Fields:
-    """What the record of a retained message tells of its publisher, with these permissions; nothing without rules."""
-    if permissions is None or not state.authorization.check_retain_source:
-        return ()
-    who = permissions.principal
-    return (publisher_field(who.user, who.certificate),)
-
-
 def publisher_of(permissions: Permissions | None) -> Fields:
-    """What the record of a message tells of its publisher where another node has to ask for its rights."""
+    """What a record tells of its publisher where somebody later asks for its rights: with a retained message, and on
+    another node. Nothing without rules."""
     if permissions is None:
         return ()
     who = permissions.principal
@@ -43,8 +36,6 @@ class RetainSources:
 
     def may_still_publish(self, record: LogRecord) -> bool:
         """Whether the publisher may publish the message today; True when the record does not tell who that was."""
-        if not self._state.authorization.check_retain_source:
-            return True
         permissions = self.permissions(record)
         return permissions is None or permissions.may_publish(record.message.topic)
 

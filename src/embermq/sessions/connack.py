@@ -5,7 +5,7 @@ from embermq.mqtt.wire.properties import Properties
 from embermq.mqtt.wire.version import ProtocolVersion
 from embermq.sessions.link import Link
 from embermq.sessions.session import PACKET_IDS, Session
-from embermq.sessions.settings import MqttSettings
+from embermq.sessions.settings import Feature, MqttSettings
 from embermq.sessions.state import BrokerState
 
 
@@ -24,12 +24,12 @@ def connack_properties(
         session_expiry_interval=None if session.expiry_interval_s == asked_s else session.expiry_interval_s,
         receive_maximum=settings.receive_maximum,
         maximum_qos=max_qos if max_qos < 2 else None,
-        retain_available=_unless_true(settings.retain_available),
+        retain_available=_unless_off(settings, "retain"),
         maximum_packet_size=settings.packet_bytes_max,
         assigned_client_identifier=client_id if not packet.client_id else None,
         topic_alias_maximum=settings.topic_alias_maximum or None,
-        wildcard_subscription_available=_unless_true(settings.wildcard_subscription_available),
-        shared_subscription_available=_unless_true(settings.shared_subscription_available),
+        wildcard_subscription_available=_unless_off(settings, "wildcards"),
+        shared_subscription_available=_unless_off(settings, "shared"),
         server_keep_alive=limit_s if capped else None,
         response_information=_response_information(settings, packet, client_id),
         authentication_method=proved.method if proved is not None else None,  # [MQTT-4.12.0-5]
@@ -44,6 +44,6 @@ def _response_information(settings: MqttSettings, packet: Connect, client_id: st
     return text.replace("%c", client_id) if asked and text else None
 
 
-def _unless_true(available: bool) -> bool | None:
+def _unless_off(settings: MqttSettings, feature: Feature) -> bool | None:
     """What CONNACK says of a feature: nothing when it is there."""
-    return None if available else False
+    return False if feature in settings.unavailable else None

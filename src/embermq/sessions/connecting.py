@@ -317,7 +317,7 @@ class Connecting:
         return (
             packet.version == ProtocolVersion.V31
             and len(packet.client_id) > V31_CLIENT_ID_CHARACTERS
-            and not self._state.settings.long_client_ids_3_1
+            and "long-ids-3.1" in self._state.settings.unavailable
         )
 
     def _set_window(self, session: Session, packet: Connect) -> None:

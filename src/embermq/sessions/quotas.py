@@ -44,7 +44,7 @@ class Quotas:
     def __init__(self, settings: MqttSettings, counters: Counters) -> None:
         self._counters = counters
         self._subscriptions_max = settings.subscriptions_max
-        self._user_bytes_max = settings.subscriptions_bytes_user_max or NO_LIMIT
+        self._user_bytes_max = settings.subscriptions_bytes_total_max // 2 or NO_LIMIT
         self._user_sessions_max = settings.sessions_user_max or NO_LIMIT
         self.filter_bytes_max = settings.subscriptions_bytes_total_max or NO_LIMIT
         self.sessions_max = settings.sessions_total_max or NO_LIMIT

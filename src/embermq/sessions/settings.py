@@ -1,11 +1,13 @@
 """Settings of the MQTT behaviour; composed by app into the broker's one schema (section `mqtt`)."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
 from embermq.routing.shared_choice import SharedStrategy
 from embermq.sessions.listener_terms import VersionName
+
+Feature = Literal["retain", "wildcards", "shared", "empty-client-ids", "long-ids-3.1"]
 
 
 class MqttSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -31,11 +33,10 @@ class MqttSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     subscriptions_max: Annotated[int, Meta(ge=1, le=1_000_000)] = 20_000
     """Subscriptions of one session, which may take 32 MiB of memory: 1,000 bytes each, and the text of the filter
     twice, three times of a shared one. One more is refused with 0x97 in SUBACK, 0x80 before v5."""
-    subscriptions_bytes_user_max: Annotated[int, Meta(ge=0, le=1024**4)] = 0
-    """Memory of the subscriptions of all sessions of one user, counted in the same way; those without a user name
-    count as one. 0 = half of what there may be in all."""
     subscriptions_bytes_total_max: Annotated[int, Meta(ge=0, le=1024**4)] = 0
-    """The same for all sessions. 0 = a quarter of the machine's memory, or of what the process may have of it."""
+    """Memory of the subscriptions of all sessions, counted in the same way, of which those of one user may take half;
+    those without a user name count as one. 0 = a quarter of the memory of the machine, or of what the process may
+    have."""
     sessions_user_max: Annotated[int, Meta(ge=0, le=100_000_000)] = 0
     """Kept sessions of one user; a CONNECT that needs one more is refused with 0x97, return code 3 before v5. Those
     without a user name count as one. 0 = half of what there may be in all."""
@@ -53,34 +54,25 @@ class MqttSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     none [MQTT-3.2.2-17] [MQTT-3.1.2-26]."""
     max_qos: Annotated[int, Meta(ge=0, le=2)] = 2
     """The highest QoS for publishing and subscribing; told to v5 clients [MQTT-3.2.2-9]."""
-    retain_available: bool = True
-    """Whether messages may be retained; else the connection of who asks for it ends with 0x9A [MQTT-3.2.2-14]."""
+    unavailable: tuple[Feature, ...] = ()
+    """Features that are off: `retain`, where the connection of who asks for it ends with 0x9A [MQTT-3.2.2-14];
+    `wildcards`, filters with + and #, and `shared`, those that begin with $share/, which are refused with 0xA2 and
+    0x9E; `empty-client-ids`, leaving the client id to us [MQTT-3.1.3-6]; `long-ids-3.1`, client ids of more than the 23
+    characters that v3.1 allows, refused with return code 2."""
     retained_bytes_max: Annotated[int, Meta(ge=1024 * 1024, le=1024**4)] = 1024**3
     """Bytes of all retained messages, with their properties and 512 more a level of a topic; past it a message that
     would add to them is refused with 0x97."""
-    wildcard_subscription_available: bool = True
-    """Whether filters may hold + and #; else the subscription is refused with 0xA2."""
-    shared_subscription_available: bool = True
-    """Whether filters may begin with $share/; else the subscription is refused with 0x9E."""
     shared_strategy: SharedStrategy = "round-robin"
     """Which member of a shared subscription gets a message: by turns; the same one for a topic as long as nobody comes
     or goes; or the one with the fewest messages unacknowledged."""
-    allow_empty_client_id: bool = True
-    """Whether a v3.1.1 or v5 client may leave its client id to us [MQTT-3.1.3-6]."""
-    long_client_ids_3_1: bool = True
-    """Whether a v3.1 client may have a client id of more than 23 characters; else it is refused with return code 2."""
     validate_payload_format: bool = False
     """Refuse, with 0x99, payloads that are announced as UTF-8 and are not [MQTT-3.3.2-4]."""
     server_reference: str = ""
     """Another broker: v5 clients are sent there, with 0x9C, when this one stops; empty = none [MQTT 5.0, 4.11]."""
     response_information: str = ""
     """Told to v5 clients that ask for Response Information, %c being their client id; empty = none."""
-    write_buffer_bytes_max: Annotated[int, Meta(ge=64 * 1024, le=1024 * 1024 * 1024)] = 1024 * 1024
-    """Bytes waiting for one socket, above which only acknowledgements are handed to it; QoS 0 is dropped."""
     slow_reader_s: Annotated[float, Meta(ge=0, le=86_400)] = 60.0
-    """A client whose socket stays over that for so long is sent away with 0x97; a kept session stays. 0 = never."""
-    queued_messages_max: Annotated[int, Meta(ge=0, le=1_000_000)] = 1_000
-    """Messages that wait in memory for one client's window."""
+    """A client that leaves 1 MiB unread for so long is sent away with 0x97; a kept session stays. 0 = never."""
     queued_bytes_max: Annotated[int, Meta(ge=0, le=1024 * 1024 * 1024)] = 16 * 1024 * 1024
-    """Bytes of their topics, payloads and properties. Past either, what is for a kept session is stored, else
-    dropped."""
+    """Bytes of the messages that wait in memory for one client's window, 1,000 at most, with their topics and
+    properties. Past either, what is for a kept session is stored, else dropped."""

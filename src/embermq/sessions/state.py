@@ -49,7 +49,9 @@ class BrokerState:
         self, settings: MqttSettings, tick: Tick, authorization: AuthorizationSettings | None = None
     ) -> None:
         self.settings = settings
-        self._terms = Terms(settings.max_qos, settings.protocol_versions, settings.allow_empty_client_id)
+        self._terms = Terms(
+            settings.max_qos, settings.protocol_versions, "empty-client-ids" not in settings.unavailable
+        )
         self.authorization = authorization or AuthorizationSettings()
         self.rules: RuleSet | None = None
         """None: everybody may do everything, and nothing is asked."""

@@ -299,13 +299,11 @@ class Subscribing:
 
     def _unavailable(self, asked: tuple[Subscription, ...]) -> ReasonCode | None:
         """Which of the features that are switched off a SUBSCRIBE wants [MQTT 5.0, 3.2.2.3.11 and 13]."""
-        settings = self._state.settings
+        off = self._state.settings.unavailable
         filters = [subscription.topic_filter for subscription in asked]
-        if not settings.shared_subscription_available and any(
-            text.startswith(SHARE_PREFIX) for text in filters
-        ):
+        if "shared" in off and any(text.startswith(SHARE_PREFIX) for text in filters):
             return ReasonCode.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED
-        if not settings.wildcard_subscription_available and any(map(has_wildcard, filters)):
+        if "wildcards" in off and any(map(has_wildcard, filters)):
             return ReasonCode.WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED
         return None
 

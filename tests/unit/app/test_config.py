@@ -496,7 +496,6 @@ def test_what_a_client_may_be_told_and_which_versions_are_spoken() -> None:
         'listener."127.0.0.1:1883".protocol_versions=5.0',
         'listener."127.0.0.1:1883".max_qos=1',
         "mqtt.packet_bytes_max=20",
-        "clients.assigned_id_prefix=auto-",
     )
     assert good.mqtt.protocol_versions == ("3.1.1", "5.0")
     assert good.listener["127.0.0.1:1883"] == {"protocol_versions": ("5.0",), "max_qos": 1}
@@ -505,10 +504,6 @@ def test_what_a_client_may_be_told_and_which_versions_are_spoken() -> None:
         ("mqtt.protocol_versions=5", "mqtt.protocol_versions: '5' is not one of 3.1, 3.1.1, 5.0"),
         ('listener."127.0.0.1:1883".max_qos=3', "3 is more than the largest allowed 2"),
         ("mqtt.packet_bytes_max=19", "mqtt.packet_bytes_max: 19 is less than the smallest allowed 20"),
-        (
-            "clients.assigned_id_prefix=" + "x" * 101,
-            "clients.assigned_id_prefix: has 101 characters, more than",
-        ),
     ):
         (problem,) = refused(assignment)
         assert told in problem

@@ -34,11 +34,11 @@ def test_without_groups_it_is_the_memory_of_the_machine(tmp_path: Path) -> None:
 
 def test_limits_that_are_not_set_follow_from_the_memory() -> None:
     found = with_memory_limits(MqttSettings(), 1024 * MIB)
-    assert (found.subscriptions_bytes_total_max, found.subscriptions_bytes_user_max) == (256 * MIB, 128 * MIB)
+    assert found.subscriptions_bytes_total_max == 256 * MIB
     assert (found.sessions_total_max, found.sessions_user_max) == (131_072, 65_536)
-    own = MqttSettings(sessions_total_max=10, subscriptions_bytes_user_max=5)
+    own = MqttSettings(sessions_total_max=10, subscriptions_bytes_total_max=5)
     found = with_memory_limits(own, 1024 * MIB)
-    assert (found.sessions_total_max, found.sessions_user_max, found.subscriptions_bytes_user_max) == (
+    assert (found.sessions_total_max, found.sessions_user_max, found.subscriptions_bytes_total_max) == (
         10,
         5,
         5,

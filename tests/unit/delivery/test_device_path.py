@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 from tests.support.hand_driven import HandDrivenBroker, HandLink, numbered
 
+from embermq.delivery.device import path as device_path
 from embermq.delivery.device import requests
 from embermq.delivery.device.settings import DeviceSettings
+from embermq.delivery.direct import path as direct_path
 from embermq.model.session_writes import QueueState
 from embermq.mqtt.wire.packets import (
     Disconnect,
@@ -23,7 +25,6 @@ from embermq.mqtt.wire.properties import Properties
 from embermq.mqtt.wire.reason_codes import ReasonCode
 from embermq.mqtt.wire.version import ProtocolVersion
 from embermq.ports.errors import StoreFull
-from embermq.sessions.settings import MqttSettings
 
 LINGER_MS = 1_000
 
@@ -425,8 +426,9 @@ def test_what_is_larger_than_the_client_takes_is_dropped_and_counted(hand: HandD
 
 
 @pytest.mark.parametrize("qos", [1, 2])
-def test_a_paused_socket_gets_nothing_and_loses_nothing(qos: int) -> None:
-    hand = HandDrivenBroker(mqtt=MqttSettings(queued_messages_max=10))
+def test_a_paused_socket_gets_nothing_and_loses_nothing(qos: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_path, "QUEUED_MESSAGES_MAX", 10)
+    hand = HandDrivenBroker()
     publisher, subscriber = a_pair(hand)
     subscriber.paused = True
     publisher.publishes("t", *numbered(50), qos=qos)
@@ -439,8 +441,9 @@ def test_a_paused_socket_gets_nothing_and_loses_nothing(qos: int) -> None:
     assert subscriber.payloads == numbered(50)
 
 
-def test_a_direct_receiver_waits_in_memory_up_to_the_limit() -> None:
-    hand = HandDrivenBroker(mqtt=MqttSettings(queued_messages_max=10))
+def test_a_direct_receiver_waits_in_memory_up_to_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(direct_path, "QUEUED_MESSAGES_MAX", 10)
+    hand = HandDrivenBroker()
     publisher, subscriber = hand.connects("p"), hand.connects("d", receive_maximum=2, acknowledges=False)
     subscriber.subscribes("t")
     publisher.publishes("t", *numbered(30))

@@ -91,10 +91,6 @@ def test_settings_with_a_log_in_kafka_survive_the_pipe() -> None:
             DriverSettings(kafka=PLAIN, master="spark://h:7077", queries=("dispatch",)),
             "pipeline.master = 'spark://h:7077' needs pipeline.spark_secret_file",
         ),
-        (
-            DriverSettings(kafka=PLAIN, realtime_batch_s=4),
-            "pipeline.realtime_batch_s = 4: must be at least 5",
-        ),
     ],
 )
 def test_what_cannot_run_is_refused_by_name(settings: DriverSettings, problem: str) -> None:

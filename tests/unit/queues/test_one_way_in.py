@@ -9,7 +9,6 @@ from tests.support.stand_in_store import StandInQueueStore
 from embermq.access.authorization.rule_set import RuleSet
 from embermq.access.authorization.rules import Principal
 from embermq.access.authorization.rules_file import read_rules
-from embermq.access.authorization.settings import AuthorizationSettings
 from embermq.formats.log_record import Origin, decode_record
 from embermq.model.message import Message
 from embermq.mqtt.wire.packets import (
@@ -41,11 +40,10 @@ EVERYWHERE = (*PUBLISHED, "$queue/work/$ack", "$admin/queue/work/config")
 class Hand(HandDrivenBroker):
     """With queues."""
 
-    def __init__(self, mqtt: MqttSettings | None = None, *, rules: str = "", checks: bool = False) -> None:
+    def __init__(self, mqtt: MqttSettings | None = None, *, rules: str = "") -> None:
         super().__init__(
             mqtt=mqtt or MqttSettings(),
             rules=rules_of(rules) if rules else None,
-            authorization=AuthorizationSettings(check_retain_source=checks),
         )
         self.queues = MqttQueues(
             self.state, BrokerQueueSettings(), StandInQueueStore(self.store), lambda _ms, then: then(0)
@@ -214,7 +212,7 @@ def test_a_record_that_the_log_does_not_take_is_refused_with_one_code(topic: str
 
 def test_a_will_that_is_tried_again_is_still_its_clients() -> None:
     """What may not be published any more is not found as a retained message, although its first tick failed."""
-    hand = Hand(rules=EVERYTHING, checks=True)
+    hand = Hand(rules=EVERYTHING)
     link = hand.connects("p", user="ann", will=Will("a/will", b"will", 1, True))
     hand.failures = [StoreError("away")]
     link.drops()

@@ -6,7 +6,6 @@ from tests.support.hand_driven import HandDrivenBroker
 
 from embermq.access.authorization.rule_set import RuleSet
 from embermq.access.authorization.rules_file import read_rules
-from embermq.access.authorization.settings import AuthorizationSettings
 from embermq.formats.log_record import decode_record, publisher_in
 from embermq.mqtt.wire.packets import Will
 
@@ -19,9 +18,9 @@ def rules(text: str) -> RuleSet:
     return RuleSet(read_rules(text, "r"), no_match_allows=False)
 
 
-def with_retained(rule_set: RuleSet | None, *, checks: bool = True) -> HandDrivenBroker:
+def with_retained(rule_set: RuleSet | None) -> HandDrivenBroker:
     """ann and bob have retained one message each, and ann one by her will."""
-    hand = HandDrivenBroker(rules=rule_set, authorization=AuthorizationSettings(check_retain_source=checks))
+    hand = HandDrivenBroker(rules=rule_set)
     will = Will("a/will", b"will", 1, True)
     ann = hand.connects("c-1", user="ann", certificate="CN=ann", will=will)
     ann.publishes("a/ann", b"ann", qos=1, retain=True)
@@ -49,12 +48,6 @@ def test_what_a_publisher_may_not_say_any_more_is_left_out() -> None:
     assert found(hand, "r3") == [b"bob"]
     hand.broker.authorize(rules(EVERYTHING))
     assert found(hand, "r4") == [b"ann", b"bob", b"will"]
-
-
-def test_it_is_not_asked_when_the_settings_say_so() -> None:
-    hand = with_retained(rules(EVERYTHING), checks=False)
-    hand.broker.authorize(rules(WITHOUT_ANN))
-    assert found(hand, "r") == [b"ann", b"bob", b"will"]
 
 
 def test_nor_of_a_publisher_whom_nobody_knows() -> None:

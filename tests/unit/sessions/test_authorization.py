@@ -130,25 +130,6 @@ class TestPublish:
         assert listener.payloads == [b"4"]
         assert counted(hand) == (3, 0, 0)
 
-    @pytest.mark.parametrize("qos", [0, 1, 2])
-    def test_v3_is_closed_when_the_setting_says_so(self, qos: int) -> None:
-        hand = under(but("deny publish no"), denied_publish_3="close")
-        publisher = hand.connects("p", version=V311)
-        publisher.does(Publish("yes", b"1", 1, 1))
-        hand.settle()
-        publisher.does(Publish("no", b"2", qos, 2 if qos else 0))
-        hand.settle()
-        assert answers(publisher) == [("Puback", 1, 0)]
-        assert publisher.ended
-
-    def test_v5_is_not_closed_by_that_setting(self) -> None:
-        hand = under(but("deny publish no"), denied_publish_3="close")
-        publisher = hand.connects("p")
-        publisher.does(Publish("no", b"1"), Publish("no", b"2", 1, 1))
-        hand.settle()
-        assert answers(publisher) == [("Puback", 1, 0x87)]
-        assert not publisher.closing
-
     def test_a_denied_message_is_answered_also_while_the_store_fails(self) -> None:
         hand = under(but("deny publish no"))
         new, old = hand.connects("new"), hand.connects("old", version=V311)

@@ -195,7 +195,7 @@ def test_a_long_client_id_is_taken_in_31(hand: HandDrivenBroker) -> None:
 def test_the_settings_may_hold_31_to_its_23_characters(
     length: int, version: ProtocolVersion, code: int
 ) -> None:
-    hand = HandDrivenBroker(mqtt=MqttSettings(long_client_ids_3_1=False))
+    hand = HandDrivenBroker(mqtt=MqttSettings(unavailable=("long-ids-3.1",)))
     link = hand.connects("é" * length, version=version)
     assert (connack(link).reason_code, link.ended, len(hand.state.sessions)) == (
         code,

@@ -53,7 +53,7 @@ def test_each_listener_has_a_highest_qos() -> None:
 def test_each_listener_says_whether_client_ids_may_be_empty() -> None:
     hand = HandDrivenBroker()
     assert enters(hand, LOW, "").last(Connack).reason_code == ReasonCode.CLIENT_IDENTIFIER_NOT_VALID
-    strict = HandDrivenBroker(mqtt=MqttSettings(allow_empty_client_id=False))
+    strict = HandDrivenBroker(mqtt=MqttSettings(unavailable=("empty-client-ids",)))
     assert enters(strict, Terms(2, ("5.0",), True), "").last(Connack).reason_code == 0
 
 

@@ -57,27 +57,27 @@ def test_all_users_together_may_have_so_many_kept_sessions_also_after_a_restart(
 
 
 def test_the_filters_of_one_user_and_of_all_have_limits() -> None:
-    hand = limited(subscriptions_bytes_user_max=2 * ONE, subscriptions_bytes_total_max=3 * ONE)
+    hand = limited(subscriptions_bytes_total_max=4 * ONE)
     first, second = hand.keeps("1", user="ann"), hand.connects("2", user="ann")
     assert first.subscribes("a/+") + second.subscribes("a/+", "b/+", "a/+") == (2, 2, QUOTA, 2)
     said = second.last(Suback).properties
     assert said is not None
     assert said.reason_string == "no room for more subscriptions of this user"
-    other = hand.connects("3", user="bob")
-    assert other.subscribes("a/+", "b/+") == (2, QUOTA)
+    other, third = hand.connects("3", user="bob"), hand.connects("4", user="eve")
+    assert other.subscribes("a/+") + third.subscribes("a/+", "b/+") == (2, 2, QUOTA)
     counters, quotas = hand.state.counters, hand.state.quotas
     assert (counters.refused_subscriptions_user, counters.refused_subscriptions_broker) == (1, 1)
-    assert quotas.filter_bytes == 3 * ONE
+    assert quotas.filter_bytes == 4 * ONE
     first.unsubscribes("a/+")
     assert second.subscribes("c/+") == (2,)
-    second.leaves()
-    other.leaves()
+    for link in (second, other, third):
+        link.leaves()
     hand.settle()
     assert quotas.filter_bytes == 0
 
 
 def test_a_session_counts_for_the_user_who_has_it() -> None:
-    hand = limited(sessions_user_max=1, subscriptions_bytes_user_max=ONE)
+    hand = limited(sessions_user_max=1, subscriptions_bytes_total_max=2 * ONE)
     hand.keeps("1", user="ann").subscribes("a/+")
     assert codes(hand.keeps("2", user="ann")) == [QUOTA]
     assert hand.broker.connecting.give(hand.state.sessions["1"], "bob", lambda: None)

@@ -20,6 +20,8 @@ from embermq.mqtt.wire.reason_codes import ReasonCode
 
 FAILURES = frozenset({ReasonCode.BAD_USER_NAME_OR_PASSWORD, ReasonCode.NOT_AUTHORIZED})
 """The client's fault; other refusals are ours."""
+ASSIGNED_ID_PREFIX = "ember-"
+"""Before the 16 random hexadecimal digits of a client id that the broker makes."""
 NO_USERNAME = Deny(ReasonCode.NOT_AUTHORIZED, "it has no user name to take as its client id")
 
 
@@ -33,7 +35,6 @@ class ChainGate:
         application_ids: Sequence[str],
         *,
         username_as_client_id: bool = False,
-        assigned_id_prefix: str = "",
         slowing: Slowing,
         late_max: int,
         failures: FailureCounts,
@@ -44,7 +45,6 @@ class ChainGate:
         self._failures = failures
         self._chain = chain
         self._application_ids = application_ids
-        self._assigned_id_prefix = assigned_id_prefix
         self._username_as_client_id = username_as_client_id
         self._slowing = slowing
         self._late_max = late_max
@@ -105,7 +105,7 @@ class ChainGate:
         return Identity(
             answer.username,
             client_type,
-            "" if client_id else f"{self._assigned_id_prefix}{token_hex(8)}",
+            "" if client_id else f"{ASSIGNED_ID_PREFIX}{token_hex(8)}",
             certificate=visitor.certificate,
             expires_ms=answer.expires_ms,
             account_version=answer.account_version,

@@ -17,7 +17,6 @@ from embermq.access.authentication.checks import Checks
 from embermq.access.authentication.generated_passwords import is_generated, matches_generated
 from embermq.access.authentication.imported_hashes import is_imported, parse_imported
 from embermq.access.authentication.remembered_passwords import RememberedPasswords
-from embermq.access.authentication.settings import PasswordSettings
 from embermq.access.authentication.slowing import network_of
 from embermq.access.authentication.step import CHECK, NOT_MINE, Admit, Applicant, Deny, Look, Step, StepAnswer
 from embermq.mqtt.wire.reason_codes import ReasonCode
@@ -27,6 +26,9 @@ from embermq.ports.users import User, Users
 LOG = logging.getLogger("embermq.authentication")
 CHANGED = Deny(ReasonCode.SERVER_UNAVAILABLE, "its account was changed during the check, twice")
 """Nothing lasting, as a wrong password would be: the client may come again."""
+ARGON2_MEMORY_KIB = 19_456
+"""Of one hash while it is computed, with two passes over it: what OWASP recommends of argon2id."""
+ARGON2_PASSES = 2
 ARGON2_LANES = 1
 """Parts of the memory of one hash, each with a thread of its own: checks of several clients share the cores better."""
 WRONG = Deny(ReasonCode.BAD_USER_NAME_OR_PASSWORD, "wrong password, or no such account")
@@ -45,20 +47,15 @@ class PasswordVerdict(Struct, frozen=True):
 
 
 class PasswordHashes:
-    """argon2id hashes; making or checking one takes some 20 ms of one core, and memory, as the settings have it.
+    """argon2id hashes; making or checking one takes some 20 ms of one core, and 19 MiB of memory.
 
     Every check costs the same: one argon2id, and as many rounds of PBKDF2 as the dearest imported hash needs, whether
     there is such an account, which kind of hash it has, and whether the password is right. So time tells nothing, but
-    of an argon2id hash made with other settings, until its user has entered once.
+    of an argon2id hash made with other numbers, until its user has entered once.
     """
 
-    def __init__(self, settings: PasswordSettings | None = None) -> None:
-        settings = settings or PasswordSettings()
-        self._hasher = PasswordHasher(
-            time_cost=settings.argon2_passes,
-            memory_cost=settings.argon2_memory_kib,
-            parallelism=ARGON2_LANES,
-        )
+    def __init__(self, *, memory_kib: int = ARGON2_MEMORY_KIB, passes: int = ARGON2_PASSES) -> None:
+        self._hasher = PasswordHasher(time_cost=passes, memory_cost=memory_kib, parallelism=ARGON2_LANES)
         self._of_nobody = self._hasher.hash("")
         self._rounds = 0
 

@@ -1,4 +1,4 @@
-"""Settings of who may enter. Sections `authentication`, `password`, `scram`, `jwt`, `http_hook`."""
+"""Settings of who may enter. Sections `authentication`, `scram`, `jwt`, `http_hook`."""
 
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
@@ -29,27 +29,11 @@ class AuthenticationSettings(Struct, frozen=True, kw_only=True, forbid_unknown_f
     chain: tuple[StepName, ...] = ("certificate", "password", "scram", "anonymous")
     """Steps that check a client in this order, until one accepts or refuses it: `certificate`, `password`,
     `jwt`, `scram`, `http`, `anonymous`."""
-    failures_free: Annotated[int, Meta(ge=0, le=1_000_000)] = 5
-    """Wrong credentials from one address (IPv6: one network of 64 bits) that are answered at once. Each one
-    more is answered later, from 0.25 s on twice as late each time, up to 3 s. After a minute without a
-    failure, an address starts again. Correct credentials never wait."""
     ban_failures: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
-    """So many wrong credentials from one address (IPv6: one network of 64 bits) within `ban_window_s` ban it for
-    `ban_s`, also for clients that are right or connected. Loopback is never banned. 0: nobody is."""
-    ban_window_s: Annotated[int, Meta(ge=1, le=86_400)] = 600
-    """How long failures are counted from the first one on."""
+    """So many wrong credentials from one address (IPv6: one network of 64 bits) within ten minutes ban it for `ban_s`,
+    also for clients that are right or connected. Loopback is never banned. 0: nobody is."""
     ban_s: Annotated[int, Meta(ge=1, le=31_536_000)] = 3_600
     """How long such a ban lasts; `embermq bans remove` lifts it."""
-
-
-class PasswordSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How passwords are kept, and what a check of one costs. The hash of an account that was made with other
-    numbers is replaced at its user's next login."""
-
-    argon2_memory_kib: Annotated[int, Meta(ge=8, le=4_194_304)] = 19_456
-    """KiB of memory that one argon2id hash takes while it is computed."""
-    argon2_passes: Annotated[int, Meta(ge=1, le=1_000)] = 2
-    """How often it goes over that memory."""
 
 
 class ScramSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -67,9 +51,8 @@ class JwtSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """File with the secret of `HS...` tokens, of 32 bytes for HS256, 48 for HS384, 64 for HS512 or more; a line end
     behind it does not count."""
     public_key_files: tuple[str, ...] = ()
-    """PEM files, each with one RSA, elliptic curve or Ed25519 public key of those who sign tokens."""
-    jwks_file: str = ""
-    """File with a JSON Web Key Set of public keys; a token names its key by `kid`."""
+    """Files with public keys of those who sign tokens: PEM with one RSA, elliptic curve or Ed25519 key, or a JSON Web
+    Key Set, whose keys a token names by `kid`."""
     algorithms: tuple[Algorithm, ...] = ("HS256", "RS256", "ES256")
     """Signatures that are accepted, each with a key of its own kind: never `HS...` with a public key, never
     `none`."""
@@ -128,13 +111,10 @@ def _check_jwt(jwt: JwtSettings, *, used: bool) -> None:
     files = {
         "hmac_secret_file": jwt.hmac_secret_file,
         "public_key_files": jwt.public_key_files,
-        "jwks_file": jwt.jwks_file,
     }
     given = [name for name, value in files.items() if value]
     if used and not given:
-        raise ValueError(
-            "authentication.chain: 'jwt' needs jwt.hmac_secret_file, jwt.public_key_files or jwt.jwks_file"
-        )
+        raise ValueError("authentication.chain: 'jwt' needs jwt.hmac_secret_file or jwt.public_key_files")
     if given and not used:
         raise ValueError(f"jwt.{given[0]}: has no effect, authentication.chain is without 'jwt'")
     if not jwt.algorithms:

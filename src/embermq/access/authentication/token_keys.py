@@ -93,8 +93,6 @@ class KeyFiles:
             yield "jwt.hmac_secret_file", settings.hmac_secret_file
         for name in settings.public_key_files:
             yield "jwt.public_key_files", name
-        if settings.jwks_file:
-            yield "jwt.jwks_file", settings.jwks_file
 
     def _look(self) -> list[tuple[int, int, int] | None]:
         marks: list[tuple[int, int, int] | None] = []
@@ -113,7 +111,7 @@ class KeyFiles:
             try:
                 if setting == "jwt.hmac_secret_file":
                     yield _secret(data)
-                elif setting == "jwt.jwks_file":
+                elif data.lstrip()[:1] == b"{":  # no PEM file begins so
                     yield from _key_set(data)
                 else:
                     yield _key(_public(data), "")
@@ -149,7 +147,9 @@ def _public(data: bytes) -> object:
     try:
         return load_pem_public_key(data)
     except (ValueError, UnsupportedAlgorithm):
-        raise ValueError("is not a PEM file with a public key (-----BEGIN PUBLIC KEY-----)") from None
+        raise ValueError(
+            "is not a PEM file with a public key (-----BEGIN PUBLIC KEY-----), nor a JSON Web Key Set"
+        ) from None
 
 
 def _key(material: object, kid: str) -> Key:

@@ -14,11 +14,6 @@ class AuthorizationSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """An ACL file as Mosquitto takes it, asked after `rules`; empty = none."""
     no_match: Literal["auto", "allow", "deny"] = "auto"
     """What holds where no rule matches; `auto` denies when there is a file of rules, and allows without one."""
-    check_retain_source: bool = True
-    """Whether a retained message is delivered to new subscriptions only while its publisher may still publish
-    it."""
-    denied_publish_3: Literal["drop", "close"] = "drop"
-    """A v3.x client that may not publish: its message is acknowledged and dropped, or its connection is closed."""
 
 
 def check_settings(settings: AuthorizationSettings) -> None:

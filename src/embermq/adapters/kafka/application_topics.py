@@ -41,20 +41,18 @@ _END: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
 class LogProperties(Struct, frozen=True, kw_only=True):
     """Of logs that are made from now on. `replicas` 0 and `min_insync_replicas` 0 are what the cluster has for new
-    topics, `retention_ms` and `retention_bytes` -1 is for ever."""
+    topics."""
 
     packet_bytes_max: int
     replicas: int = 0
     min_insync_replicas: int = 0
-    retention_ms: int = -1
-    retention_bytes: int = -1
 
     def settings(self) -> dict[str, str]:
-        """As Kafka names them. What a reader needs does not vanish by itself, unless that is wanted."""
+        """As Kafka names them. What a reader needs does not vanish by itself."""
         found = {
             "cleanup.policy": "delete",
-            "retention.ms": str(self.retention_ms),
-            "retention.bytes": str(self.retention_bytes),
+            "retention.ms": "-1",
+            "retention.bytes": "-1",
             # Who writes may have a clock that is far ahead: Kafka would refuse records by their time.
             "message.timestamp.type": "LogAppendTime",
             "max.message.bytes": str(record_bytes_max(self.packet_bytes_max)),

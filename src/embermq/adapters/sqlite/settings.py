@@ -7,6 +7,9 @@ from msgspec import Meta, Struct
 Durability = Literal["fsync", "os", "memory"]
 PinPolicy = Literal["refuse", "drop-oldest"]
 
+PIN_LIMIT_SHARE = 0.8
+"""Of the disk budget: what readers may hold back. The rest is for records of the time in which it is noticed."""
+
 
 class LogSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How safe an acknowledgement is, and how long and how much is kept."""
@@ -19,9 +22,8 @@ class LogSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     retention_bytes: Annotated[int, Meta(ge=1024 * 1024)] = 1024 * 1024 * 1024
     """How many bytes of records the message log keeps, with the same exception."""
     disk_budget_bytes: Annotated[int, Meta(ge=16 * 1024 * 1024)] = 10 * 1024 * 1024 * 1024
-    """What the log may take at most, with what readers still need."""
-    pin_limit_share: Annotated[float, Meta(gt=0, le=1)] = 0.8
-    """The share of the disk budget that a reader may hold back from retention."""
+    """What the log may take at most, with what readers still need: these may hold back four fifths of it from
+    retention, the pin limit."""
     pin_policy: PinPolicy = "refuse"
     """Past the pin limit: refuse new publishes that match the reader, or drop its oldest (counted and shown)."""
 

@@ -7,7 +7,7 @@ from msgspec import Meta, Struct
 
 class ApplicationSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How an application log is called, kept and read for its client, and what becomes of what the client does not
-    acknowledge. What begins with `log_` is for logs in a Kafka, and holds for those that are made from then on."""
+    acknowledge."""
 
     client_id_validation: bool = True
     """On: the log of a client whose id has other characters than letters and digits is named by the SHA-256 of the id.
@@ -18,12 +18,6 @@ class ApplicationSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     shared_partitions: Annotated[int, Meta(ge=1, le=1_000)] = 8
     """Partitions of the log of a shared filter when it is made; it keeps them. So many members of a group have
     something to do. The order of an MQTT topic holds in its partition."""
-    log_retention_hours: Annotated[float, Meta(ge=0, le=1_000_000)] = 0.0
-    """Kafka deletes messages of a log that are older, also those that the client has not read: they are lost to it. 0:
-    what is not read stays."""
-    log_retention_bytes: Annotated[int, Meta(ge=0, le=2**62)] = 0
-    """Kafka deletes the oldest messages of a log that is larger, in each of its partitions, read or not. 0: without
-    limit."""
 
     max_poll_records: Annotated[int, Meta(ge=1, le=65_535)] = 200
     """Messages that are read at a time, a pack."""

@@ -21,6 +21,7 @@ from embermq.delivery.device.settings import DeviceSettings
 from embermq.delivery.device.stored import StoredOffers, delivery_from, late_delivery
 from embermq.delivery.sending import (
     BULK_BYTES_MAX,
+    QUEUED_MESSAGES_MAX,
     hand_over_unstored,
     is_denied,
     note_delay,
@@ -142,8 +143,8 @@ class DevicePath(DeliveryPath):
         delivery.waiting_bytes = size
         session.waiting_bytes = waiting_bytes = session.waiting_bytes + size
         self.linger.fresh.append((session, delivery))
-        settings = self._state.settings
-        if len(waiting) > settings.queued_messages_max or waiting_bytes > settings.queued_bytes_max:
+        bytes_max = self._state.settings.queued_bytes_max
+        if len(waiting) > QUEUED_MESSAGES_MAX or waiting_bytes > bytes_max:
             self._spill(session)
 
     # The store

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from embermq.delivery.sending import (
     BULK_BYTES_MAX,
+    QUEUED_MESSAGES_MAX,
     hand_over_unstored,
     is_denied,
     put_on_link,
@@ -110,9 +111,9 @@ class DirectPath(DeliveryPath):
         waiting = session.waiting
         if waiting is None:
             waiting = session.waiting = deque()
-        settings = self._state.settings
+        bytes_max = self._state.settings.queued_bytes_max
         waiting_bytes = session.waiting_bytes + size
-        if len(waiting) >= settings.queued_messages_max or waiting_bytes > settings.queued_bytes_max:
+        if len(waiting) >= QUEUED_MESSAGES_MAX or waiting_bytes > bytes_max:
             self._state.counters.dropped_slow += 1
             return
         delivery.waiting_bytes = size

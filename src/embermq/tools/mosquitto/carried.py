@@ -38,7 +38,6 @@ _SECURITY = frozenset(
         "acl_file",
         "allow_anonymous",
         "allow_zero_length_clientid",
-        "auto_id_prefix",
         "password_file",
         "psk_file",
     )

@@ -25,7 +25,7 @@ REASONS: Mapping[str, str] = {
     **dict.fromkeys(
         ("log_dest", "log_facility", "log_timestamp", "log_timestamp_format", "websockets_log_level"), _LOG
     ),
-    "connection_messages": "connections and their ends are always logged (logging.client_events_rate_max)",
+    "connection_messages": "connections and their ends are always logged within 100 lines a second",
     **dict.fromkeys(("persistence", "autosave_interval", "autosave_on_changes"), _DISK),
     **dict.fromkeys(
         ("persistence_location", "persistence_file"),
@@ -41,6 +41,8 @@ REASONS: Mapping[str, str] = {
     "auth_plugin_deny_special_chars": "a name with + or # in it fills in no pattern of an ACL, always",
     "allow_duplicate_messages": "a message comes once for each matching subscription, as MQTT has it",
     "capath": "a folder of certificates is not read: put them into one file, tls.ca",
+    "auto_id_prefix": "client ids that the broker makes begin with ember-",
+    "check_retain_source": "the publisher of a retained message must still have the right, always",
     "clientid_prefixes": "rules say who may use which client id: action connect, docs/authorization.md#client-ids",
     "http_dir": "no files are served over HTTP",
     "max_topic_alias_broker": "mqtt.topic_alias_maximum is for both directions",

@@ -53,6 +53,11 @@ def truth(text: str) -> ValueTaken:
     raise ValueNotTaken("is neither true nor false")
 
 
+def retain_off(text: str) -> ValueTaken:
+    """`retain_available false` is a feature that is off."""
+    return ValueTaken([] if truth(text).value else ["retain"])
+
+
 def text_value(text: str) -> ValueTaken:
     """A text, taken as it is. Raises ValueNotTaken when it is empty."""
     if not text:
@@ -101,8 +106,6 @@ def _number(text: str) -> int:
 
 BYTES_MAX = 1_099_511_627_776
 EVERYWHERE: Mapping[str, tuple[str, Convert]] = {
-    "auto_id_prefix": ("clients.assigned_id_prefix", text_value),
-    "check_retain_source": ("authorization.check_retain_source", truth),
     "global_max_clients": ("mqtt.sessions_total_max", whole(0, 100_000_000)),
     "global_max_connections": ("clients.connections_max", connections),
     "log_type": ("logging.level", log_level),
@@ -114,7 +117,7 @@ EVERYWHERE: Mapping[str, tuple[str, Convert]] = {
     "max_topic_alias": ("mqtt.topic_alias_maximum", whole(0, 65_535)),
     "message_size_limit": ("mqtt.payload_bytes_max", whole(0, 268_435_455)),
     "persistent_client_expiration": ("mqtt.session_expiry_max_s", seconds),
-    "retain_available": ("mqtt.retain_available", truth),
+    "retain_available": ("mqtt.unavailable", retain_off),
     "sys_interval": ("mqtt.sys_interval_s", whole(0, 86_400)),
 }
 """Settings of the whole broker: the one that takes their place, and how the value is read."""

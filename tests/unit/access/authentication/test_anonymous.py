@@ -34,7 +34,7 @@ def authentication(
 ) -> Authentication:
     clients = ClientSettings(allow_anonymous=allow_anonymous)
     hook = HttpHookSettings(url="http://127.0.0.1:1/")
-    settings = AuthenticationSettings(chain=chain, failures_free=1_000)
+    settings = AuthenticationSettings(chain=chain)
     return Authentication(users, settings, clients, Counters(), http_hook=hook)
 
 

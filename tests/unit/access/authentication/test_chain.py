@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 from pathlib import Path
 
@@ -320,8 +321,11 @@ def test_a_user_name_may_be_the_client_id() -> None:
     assert isinstance(own, Identity) and own.client_id == ""
 
 
-def test_client_ids_that_the_broker_makes_begin_as_the_settings_say() -> None:
-    for prefix in ("ember-", "auto-"):
-        made = admitted("ann", b"secret", client_id="", assigned_id_prefix=prefix)
+def test_client_ids_that_the_broker_makes_are_not_to_be_guessed() -> None:
+    ids = set()
+    for _ in range(2):
+        made = admitted("ann", b"secret", client_id="")
         assert isinstance(made, Identity)
-        assert made.new_client_id.startswith(prefix) and len(made.new_client_id) == len(prefix) + 16
+        assert re.fullmatch(r"ember-[0-9a-f]{16}", made.new_client_id)
+        ids.add(made.new_client_id)
+    assert len(ids) == 2

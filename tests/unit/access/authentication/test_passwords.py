@@ -21,7 +21,6 @@ from embermq.access.authentication.generated_passwords import hash_generated, ma
 from embermq.access.authentication.imported_hashes import ROUNDS_MAX, parse_imported
 from embermq.access.authentication.passwords import PasswordHashes, PasswordStep, PasswordVerdict
 from embermq.access.authentication.remembered_passwords import RememberedPasswords
-from embermq.access.authentication.settings import PasswordSettings
 from embermq.access.authentication.step import NOT_MINE, Admit, Applicant, Deny, StepAnswer
 from embermq.model.client_type import ClientType
 from embermq.model.counters import Counters
@@ -453,10 +452,9 @@ def test_accounts_that_cannot_be_read_are_our_fault_for_all_who_wait() -> None:
     }
 
 
-def test_a_hash_of_other_settings_is_made_anew_at_the_next_login() -> None:
+def test_a_hash_of_other_numbers_is_made_anew_at_the_next_login() -> None:
     users = store()
-    settings = PasswordSettings(argon2_memory_kib=1_024, argon2_passes=3)
-    checked = made(users, PasswordHashes(settings))
+    checked = made(users, PasswordHashes(memory_kib=1_024, passes=3))
     version = users.users["own"].version
     assert isinstance(asked(checked, entering("own", b"wrong"))[0], Deny)
     assert users.users["own"].password_hash == ACCOUNTS["own"]

@@ -28,18 +28,27 @@ def problem(*assignments: str) -> str:
         (["authentication.chain=password,jwd"], "authentication.chain: 'jwd' is not one of"),
         (["authentication.chain=jwt"], "authentication.chain: 'jwt' needs jwt.hmac_secret_file"),
         (["authentication.chain=http"], "authentication.chain: 'http' needs http_hook.url"),
-        (["jwt.jwks_file=x"], "jwt.jwks_file: has no effect, authentication.chain is without 'jwt'"),
+        (
+            ["jwt.public_key_files=x"],
+            "jwt.public_key_files: has no effect, authentication.chain is without 'jwt'",
+        ),
         (["http_hook.url=http://h/"], "http_hook.url: has no effect, authentication.chain is without 'http'"),
         (
             ["authentication.chain=password", "clients.allow_anonymous=true"],
             "clients.allow_anonymous: has no effect, authentication.chain is without 'anonymous'",
         ),
-        (["authentication.chain=jwt", "jwt.jwks_file=x", "jwt.algorithms="], "jwt.algorithms: is empty"),
         (
-            ["authentication.chain=jwt", "jwt.jwks_file=x", "jwt.algorithms=none"],
+            ["authentication.chain=jwt", "jwt.public_key_files=x", "jwt.algorithms="],
+            "jwt.algorithms: is empty",
+        ),
+        (
+            ["authentication.chain=jwt", "jwt.public_key_files=x", "jwt.algorithms=none"],
             "'none' is not one of ES256",
         ),
-        (["authentication.chain=jwt", "jwt.jwks_file=x", "jwt.user_claim="], "jwt.user_claim: is empty"),
+        (
+            ["authentication.chain=jwt", "jwt.public_key_files=x", "jwt.user_claim="],
+            "jwt.user_claim: is empty",
+        ),
         (["authentication.chain=http", "http_hook.url=hook"], "http_hook.url: is not an address"),
         (["authentication.chain=http", "http_hook.url=ftp://h/"], "http_hook.url: is not an address"),
         (["authentication.chain=http", "http_hook.url=http://h:x/"], "http_hook.url: is not an address"),
@@ -49,7 +58,6 @@ def problem(*assignments: str) -> str:
             ["authentication.chain=http", "http_hook.url=http://h/", "http_hook.ca_file=x"],
             "http_hook.ca_file: has no effect, http_hook.url is not https",
         ),
-        (["authentication.failures_free=-1"], "authentication.failures_free: -1 is less than"),
     ],
 )
 def test_what_cannot_be_is_named(assignments: list[str], told: str) -> None:

@@ -87,12 +87,12 @@ def test_what_is_counted_together(address: str, network: str) -> None:
 def test_only_failures_wait_and_only_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slowing_module, "DELAY_MAX_S", 60.0)
     monkeypatch.setattr(build, "LATE_MAX", 2)
+    monkeypatch.setattr(build, "FAILURES_FREE", 1)
 
     async def scenario() -> None:
         users, counters = UsersInMemory(ANN), Counters()
-        settings = AuthenticationSettings(failures_free=1)
         made = Authentication(
-            users, settings, ClientSettings(), counters, scram=ScramSettings(), hashes=HASHES
+            users, AuthenticationSettings(), ClientSettings(), counters, scram=ScramSettings(), hashes=HASHES
         )
         made.gate._slowing._failures["192.0.2.1"] = (50, asyncio.get_running_loop().time())
 
@@ -115,12 +115,14 @@ def test_only_failures_wait_and_only_so_many(monkeypatch: pytest.MonkeyPatch) ->
     asyncio.run(scenario())
 
 
-def test_a_refusal_that_is_not_the_clients_fault_is_no_failure() -> None:
+def test_a_refusal_that_is_not_the_clients_fault_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "FAILURES_FREE", 0)
+
     async def scenario() -> None:
         users, counters = UsersInMemory(ANN), Counters()
         made = Authentication(
             users,
-            AuthenticationSettings(failures_free=0),
+            AuthenticationSettings(),
             ClientSettings(),
             counters,
             scram=ScramSettings(),

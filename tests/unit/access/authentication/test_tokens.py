@@ -268,7 +268,7 @@ def test_leeway_counts_at_both_ends(files: dict[str, object]) -> None:
 
 def key_set(path: Path, *keys: dict[str, object]) -> dict[str, object]:
     path.write_text(json.dumps({"keys": keys}))
-    return {"jwks_file": str(path), "algorithms": ALL}
+    return {"public_key_files": (str(path),), "algorithms": ALL}
 
 
 def test_a_key_set_is_chosen_from_by_kid(tmp_path: Path) -> None:
@@ -294,8 +294,8 @@ def test_a_key_of_a_set_may_be_for_one_algorithm_or_for_another_use(tmp_path: Pa
 @pytest.mark.parametrize(
     ("content", "why"),
     [
-        (b"", "is not a JSON Web Key Set"),
-        (b"[]", "is not a JSON Web Key Set"),
+        (b"[]", "nor a JSON Web Key Set"),
+        (b"{", "is not a JSON Web Key Set"),
         (b'{"keys": {}}', "no list of 1 to"),
         (b'{"keys": []}', "no list of 1 to"),
         (b'{"keys": [7]}', "number 1 that is no object"),
@@ -307,8 +307,8 @@ def test_a_key_of_a_set_may_be_for_one_algorithm_or_for_another_use(tmp_path: Pa
 )
 def test_key_sets_that_cannot_be(tmp_path: Path, content: bytes, why: str) -> None:
     (tmp_path / "jwks").write_bytes(content)
-    with pytest.raises(ChainError, match=rf"^jwt\.jwks_file: .*{why}") as raised:
-        KeyFiles(JwtSettings(jwks_file=str(tmp_path / "jwks")))
+    with pytest.raises(ChainError, match=rf"^jwt\.public_key_files: .*{why}") as raised:
+        KeyFiles(JwtSettings(public_key_files=(str(tmp_path / "jwks"),)))
     assert "c2VjcmV0" not in str(raised.value)
 
 
@@ -364,8 +364,8 @@ def test_files_that_change_are_read_again(tmp_path: Path, caplog: pytest.LogCapt
     said = [record.getMessage() for record in caplog.records]
     assert [text.partition(str(tmp_path))[0] for text in said] == [
         "the keys of tokens were read again: 2",
-        "the keys of tokens stay as they were: jwt.jwks_file: ",
-        "the keys of tokens stay as they were: jwt.jwks_file: cannot read ",
+        "the keys of tokens stay as they were: jwt.public_key_files: ",
+        "the keys of tokens stay as they were: jwt.public_key_files: cannot read ",
         "the keys of tokens were read again: 1",
     ]
 
@@ -382,7 +382,7 @@ def test_a_file_that_becomes_readable_later_counts_then(
         for now_s in (10, 20, 30):
             assert keys.candidates("RS256", "bb", now_s) == []
     assert [key.kid for key in keys.candidates("RS256", "bb", 40)] == ["bb"]
-    assert caplog.text.count("the keys of tokens stay as they were: jwt.jwks_file: cannot read") == 1
+    assert caplog.text.count("the keys of tokens stay as they were: jwt.public_key_files: cannot read") == 1
 
 
 def _forbidden(path: Path, mode: str) -> None:
