@@ -49,9 +49,8 @@ class BrokerState:
         self, settings: MqttSettings, tick: Tick, authorization: AuthorizationSettings | None = None
     ) -> None:
         self.settings = settings
-        self._terms = Terms(
-            settings.max_qos, settings.protocol_versions, "empty-client-ids" not in settings.unavailable
-        )
+        takes_empty = "empty-client-ids" not in settings.unavailable
+        self._terms = Terms(settings.max_qos, settings.protocol_versions, takes_empty)
         self.authorization = authorization or AuthorizationSettings()
         self.rules: RuleSet | None = None
         """None: everybody may do everything, and nothing is asked."""

@@ -143,8 +143,7 @@ class DevicePath(DeliveryPath):
         delivery.waiting_bytes = size
         session.waiting_bytes = waiting_bytes = session.waiting_bytes + size
         self.linger.fresh.append((session, delivery))
-        bytes_max = self._state.settings.queued_bytes_max
-        if len(waiting) > QUEUED_MESSAGES_MAX or waiting_bytes > bytes_max:
+        if len(waiting) > QUEUED_MESSAGES_MAX or waiting_bytes > self._state.settings.queued_bytes_max:
             self._spill(session)
 
     # The store

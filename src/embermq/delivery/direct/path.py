@@ -111,9 +111,8 @@ class DirectPath(DeliveryPath):
         waiting = session.waiting
         if waiting is None:
             waiting = session.waiting = deque()
-        bytes_max = self._state.settings.queued_bytes_max
         waiting_bytes = session.waiting_bytes + size
-        if len(waiting) >= QUEUED_MESSAGES_MAX or waiting_bytes > bytes_max:
+        if len(waiting) >= QUEUED_MESSAGES_MAX or waiting_bytes > self._state.settings.queued_bytes_max:
             self._state.counters.dropped_slow += 1
             return
         delivery.waiting_bytes = size
