@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 
 import pytest
+from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]
 from tests.support.kafka_server import KafkaServer
 from tests.support.waiting import wait_until
@@ -17,7 +18,7 @@ from embermq.adapters.kafka.pipeline_progress import KafkaPipelineProgress
 from embermq.adapters.kafka.settings import KafkaSettings
 from embermq.model.position import OFFSET_END
 from embermq.pipeline.kafka_log import KafkaLog
-from embermq.pipeline.log_look import Bounds
+from embermq.pipeline.log_look import Bounds, behind, records_at
 from embermq.pipeline.sources.kafka_positions import KafkaPositions
 
 HEARD_S = 30.0
@@ -120,3 +121,36 @@ def test_a_topic_that_was_made_a_moment_ago_is_asked_until_it_has_leaders(place:
         place.kafka.admin.create_topics([NewTopic(name, 20)])[name].result(HEARD_S)
         wait_until(partial(place.is_there, name), HEARD_S, f"{name} is there")
         assert place.pipeline.bounds(name) == dict.fromkeys(range(20), Bounds(0, 0))
+
+
+@pytest.mark.promise("pipeline-13", "pipeline-14")
+def test_the_end_of_a_transaction_is_no_record_that_waits(place: Place) -> None:
+    """In a cluster one stands behind the last record whenever nothing comes for a minute."""
+    log = place.pipeline.kafka.log_topic
+    first, next_one = (
+        Producer({"bootstrap.servers": place.kafka.bootstrap, "transactional.id": place.settings.prefix})
+        for _ in range(2)
+    )
+
+    def produce(producer: Producer, count: int) -> None:
+        producer.begin_transaction()
+        for _ in range(count):
+            producer.produce(log, b"x", partition=0)
+        assert producer.flush(HEARD_S) == 0
+
+    first.init_transactions(HEARD_S)
+    produce(first, 2)
+    assert place.pipeline.bounds() == {0: Bounds(0, 2)}
+    first.commit_transaction(HEARD_S)
+    bounds = {0: Bounds(0, 3, unused=1)}
+    wait_until(lambda: place.pipeline.bounds() == bounds, HEARD_S, "Kafka writes it after its answer")
+    assert behind(bounds, {0: 2}) == behind(bounds, {0: 3}) == {}
+    assert behind(bounds, {0: 1}) == {0: 1} and records_at(bounds, {0: 1}) == 1
+    produce(first, 1)
+    assert place.pipeline.bounds() == {0: Bounds(0, 4)}
+    next_one.init_transactions(HEARD_S)  # ends what the one before had open
+    bounds = {0: Bounds(0, 5, unused=1)}
+    wait_until(lambda: place.pipeline.bounds() == bounds, HEARD_S, "it is ended")
+    place.kafka.admin.delete_records([TopicPartition(log, 0, 4)])[TopicPartition(log, 0)].result(HEARD_S)
+    anew = KafkaPositions(place.pipeline.kafka)
+    assert anew.bounds() == {0: Bounds(4, 5, unused=1)} and behind(anew.bounds(), {}) == {}

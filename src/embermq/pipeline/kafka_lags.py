@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from embermq.pipeline.errors import KafkaLogError
 from embermq.pipeline.jvm_thread import closing_connection
-from embermq.pipeline.log_look import Bounds
+from embermq.pipeline.log_look import Bounds, behind, records_at
 from embermq.pipeline.sources.kafka_positions import KafkaPositions, Positions
 
 LOOK_S = 2.0
@@ -65,25 +65,21 @@ class KafkaLags:
 
     def lag(self, query: str, done: Positions) -> Lag:
         """Of a query that has published these positions."""
-        behind = {
-            number: max(bounds.first, done.get(number, bounds.first))
-            for number, bounds in self.bounds.items()
-            if bounds.end > done.get(number, bounds.first)
-        }
-        if not behind:
+        bounds = self.bounds  # the next look may come meanwhile
+        waiting = behind(bounds, done)
+        if not waiting:
             return Lag(0, 0.0)
-        messages = sum(self.bounds[number].end - at for number, at in behind.items())
-        return Lag(messages, self._age_s(query, behind))
+        return Lag(records_at(bounds, waiting), self._age_s(query, waiting))
 
-    def _age_s(self, query: str, behind: Positions) -> float:
+    def _age_s(self, query: str, waiting: Positions) -> float:
         """Since the last look at which nothing of it was there; before the first look its record is asked for, by
         the next look: this one waits for nobody."""
         for look in reversed(self._looks.copy()):  # the next look may come meanwhile
-            if all(look.ends.get(number, 0) <= at for number, at in behind.items()):
+            if all(look.ends.get(number, 0) <= at for number, at in waiting.items()):
                 return max(0.0, time.monotonic() - look.at_s)
         known, accepted_ms = self._ages.get(query, ({}, None))
-        if known != behind:
-            self._undated[query] = behind
+        if known != waiting:
+            self._undated[query] = waiting
         return 0.0 if accepted_ms is None else max(0.0, time.time() - accepted_ms / 1000)
 
     def look(self) -> None:
@@ -94,8 +90,8 @@ class KafkaLags:
         for topic in list(self.watched):
             self._look_beside(topic)
         while self._undated:
-            query, behind = self._undated.popitem()
-            self._ages[query] = behind, self._positions.accepted_ms(behind)
+            query, waiting = self._undated.popitem()
+            self._ages[query] = waiting, self._positions.accepted_ms(waiting)
 
     def watch(self, topic: str) -> None:
         """Look at another topic, too."""

@@ -10,10 +10,24 @@ Positions = Mapping[int, int]
 
 
 class Bounds(Struct, frozen=True):
-    """The bounds of a partition: `first` is the oldest offset that is still there, `end` the one after the newest."""
+    """The bounds of a partition: `first` is the oldest offset that is still there, `end` the next one to be given."""
 
     first: int
     end: int
+    unused: int = 0
+    """Offsets before `end` that no record will ever have: the end of a transaction stands there, and readers that go
+    from record to record do not come past it."""
+
+
+def behind(bounds: Mapping[int, Bounds], done: Positions) -> dict[int, int]:
+    """Where the oldest record stands that is not done, in each partition in which there is one."""
+    starts = {number: max(found.first, done.get(number, 0)) for number, found in bounds.items()}
+    return {number: at for number, at in starts.items() if at < bounds[number].end - bounds[number].unused}
+
+
+def records_at(bounds: Mapping[int, Bounds], starts: Positions) -> int:
+    """How many records there are from `starts` on, at most: ends of transactions between records count as such."""
+    return sum(bounds[number].end - bounds[number].unused - at for number, at in starts.items())
 
 
 class ToldReport(Struct, frozen=True):
@@ -44,16 +58,11 @@ class LogLook(Struct, frozen=True):
 
     def behind(self, query: str) -> dict[int, int]:
         """Where its oldest record stands in each partition in which there is one that it has not done."""
-        done = self.done.get(query, {})
-        return {
-            number: max(bounds.first, done.get(number, 0))
-            for number, bounds in self.bounds.items()
-            if bounds.end > max(bounds.first, done.get(number, 0))
-        }
+        return behind(self.bounds, self.done.get(query, {}))
 
     def lag(self, behind: Positions) -> int:
         """How many records these are."""
-        return sum(self.bounds[number].end - at for number, at in behind.items())
+        return records_at(self.bounds, behind)
 
 
 REMEMBERED = 3_600

@@ -26,9 +26,10 @@ class Kafka:
         self.kafka = KafkaLog(bootstrap="h:9092", prefix="e")
         self.published: dict[int, int] = {}
         self.leaderless: dict[str, int] = {}
+        self.unused = 0
 
     def bounds(self, _: str = "") -> dict[int, Bounds]:
-        return {0: Bounds(0, END)}
+        return {0: Bounds(0, END, self.unused)}
 
     def progress(self) -> dict[str, dict[int, int]]:
         return {"dispatch": dict(self.published)}
@@ -114,3 +115,20 @@ def test_runs_that_die_at_once_leave_out_a_log_without_a_leader_as_well(
     with pytest.raises(PipelineError, match=r"without application logs .* e\.msg\.app\.bad \(partition 0\)"):
         runs.look(4)
     assert runs.job._carrying.left_out == {"e.msg.app.bad"}
+
+
+@pytest.mark.promise("pipeline-14")
+def test_a_log_that_ends_with_the_end_of_a_transaction_holds_up_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Real-time mode stops behind the last record, for as long as nothing comes."""
+    runs = Runs(tmp_path, monkeypatch)
+    runs.kafka.unused = 1
+    for _ in range(100):
+        runs.look(11, END - 1)
+    assert runs.kafka.published == {0: END - 1}
+    runs.kafka.unused = 0  # a record
+    for _ in range(6):
+        runs.look(11, END - 1)
+    with pytest.raises(PipelineError, match="held up"):
+        runs.look(11, END - 1)

@@ -25,6 +25,7 @@ from embermq.pipeline.jobs.leaders import SHOWN, Leaders, told_of
 from embermq.pipeline.jobs.query_job import JobSetup, LastBatch, QueryJob
 from embermq.pipeline.jobs.record_limits import REFUSED, RecordLimits
 from embermq.pipeline.jobs.standstill import Standstill
+from embermq.pipeline.log_look import behind
 from embermq.pipeline.settings import PipelineSettings, is_local
 from embermq.pipeline.sources.kafka_positions import Positions
 from embermq.pipeline.sources.lost_ends import begin_within
@@ -298,16 +299,12 @@ class KafkaDispatch(QueryJob):
         finally:
             self._standstill.look_s = now_s + PROGRESS_S
         self._count_rejected()
-        behind = {
-            number: self._at.get(number, found.first)
-            for number, found in bounds.items()
-            if max(found.first, self._at.get(number, 0)) < found.end
-        }
+        waiting = behind(bounds, self._at)
         batch_s = self.settings.realtime_batch_s if self.mode == "realtime" else 0
-        self._look_at_leaders(now_s, without_leader, behind, batch_s)
-        if held_s := self._standstill.too_long_s(now_s, behind, batch_s, HELD_UP_S):
+        self._look_at_leaders(now_s, without_leader, waiting, batch_s)
+        if held_s := self._standstill.too_long_s(now_s, waiting, batch_s, HELD_UP_S):
             raise PipelineError(
-                f"nothing of {self.kafka.positions.kafka.log_topic} got done in {held_s:.0f} s beyond {behind}, "
+                f"nothing of {self.kafka.positions.kafka.log_topic} got done in {held_s:.0f} s beyond {waiting}, "
                 f"although there is more: {_HELD_UP}"
             )
 
@@ -318,7 +315,7 @@ class KafkaDispatch(QueryJob):
             self.totals = {**self.totals, "rejected": sum(one.end for one in kept.values())}
 
     def _look_at_leaders(
-        self, now_s: float, without: Mapping[str, int], behind: Mapping[int, int], batch_s: float
+        self, now_s: float, without: Mapping[str, int], waiting: Mapping[int, int], batch_s: float
     ) -> None:
         """A log without a leader is left out by the next run when it holds up this one, and carried to again when it
         has one."""
@@ -326,7 +323,7 @@ class KafkaDispatch(QueryJob):
         if back := left_out - without.keys():
             self._carrying.leave_out(left_out - back)
             raise PipelineError(f"{_LEADERS} for {', '.join(sorted(back)[:SHOWN])}: it can be written again")
-        if held := set(self._leaders.to_leave_out(now_s, without, behind, batch_s)) - left_out:
+        if held := set(self._leaders.to_leave_out(now_s, without, waiting, batch_s)) - left_out:
             self._carrying.leave_out(left_out | held)
             raise PipelineError(
                 f"{_LEADERS} without application logs that have no leader in Kafka, {told_of(without)}: what is for "

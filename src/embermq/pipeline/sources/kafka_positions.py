@@ -105,6 +105,8 @@ class KafkaPositions:
         self._producer: Producer | None = None
         self._log_id = ""
         self._listener: _PositionReader | None = None
+        self._tails: dict[int, tuple[int, int]] = {}
+        """Of partitions of the message log: an end, and how many offsets before it have no record."""
 
     def _note(self, error: KafkaError) -> None:
         if error.code() != KafkaError._ALL_BROKERS_DOWN or not self._reason:
@@ -147,7 +149,26 @@ class KafkaPositions:
         numbers = self._partitions(topic)
         firsts = self._offsets(topic, numbers, _EARLIEST)
         ends = self._offsets(topic, numbers, _LATEST)
-        return {number: Bounds(firsts[number], ends[number]) for number in numbers}
+        unused = self._unused(firsts, ends) if topic == self.kafka.log_topic else {}
+        return {number: Bounds(firsts[number], ends[number], unused.get(number, 0)) for number in numbers}
+
+    def _unused(self, firsts: Positions, ends: Positions) -> Positions:
+        """How many offsets there are behind the last record of each partition of the message log; looked for once for
+        each end."""
+        left = {number: end for number, end in ends.items() if self._tails.get(number, (-1, 0))[0] != end}
+        back = 1
+        while left:
+            begin = {number: max(firsts[number], end - back) for number, end in left.items()}
+            last: Positions = {}
+            for record in self._read_all(self.kafka.log_topic, left, begin):
+                number, offset = int(record.partition() or 0), int(record.offset() or 0)
+                if offset < left[number]:
+                    last[number] = offset + 1
+            for number, at in begin.items():
+                if number in last or at == firsts[number]:
+                    self._tails[number] = left[number], left.pop(number) - last.get(number, at)
+            back *= 2
+        return {number: self._tails[number][1] for number in ends}
 
     def offsets_since(self, unix_ms: int, ends: Mapping[int, int]) -> Positions:
         """Of each partition of the message log that `ends` names, the first offset whose record has this time or a
