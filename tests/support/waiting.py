@@ -30,8 +30,10 @@ def wait_until(
         pause.wait(poll_s or pause_s)
 
 
-async def wait_for(condition: Callable[[], object], deadline_s: float = DEADLINE_S, what: str = "") -> None:
-    """The same on the event loop, which goes on meanwhile."""
+async def wait_for(
+    condition: Callable[[], object], deadline_s: float = DEADLINE_S, what: str | Callable[[], str] = ""
+) -> None:
+    """The same on the event loop, which goes on meanwhile. `what` may say how it stands in the end."""
     for pause_s in _pauses(condition, deadline_s, what):
         await asyncio.sleep(pause_s)
 
@@ -62,7 +64,9 @@ def _wait_while_it_goes_on(
             return
 
 
-def _pauses(condition: Callable[[], object], deadline_s: float, what: str) -> Iterator[float]:
+def _pauses(
+    condition: Callable[[], object], deadline_s: float, what: str | Callable[[], str]
+) -> Iterator[float]:
     """In seconds, until the condition is true."""
     deadline_s = max(deadline_s, DEADLINE_S)
     end_s = time.monotonic() + deadline_s
@@ -72,5 +76,6 @@ def _pauses(condition: Callable[[], object], deadline_s: float, what: str) -> It
             return
         asked_s = time.monotonic()
         if asked_s > end_s:
-            raise AssertionError(f"not within {deadline_s} s: {what or condition}")
+            told = what if isinstance(what, str) else what()
+            raise AssertionError(f"not within {deadline_s} s: {told or condition}")
         yield min(PAUSE_MAX_S, max(POLL_S, REST * (asked_s - began_s)))
