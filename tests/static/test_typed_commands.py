@@ -15,11 +15,14 @@ from typing import Any
 
 import pytest
 import typer
-from tests.support.typed_commands import FOLDER, PAGES, PROGRAMS, ROOT, Block, blocks, inline, parts
+from tests.support.typed_commands import FENCED, FOLDER, PAGES, PROGRAMS, ROOT, Block, blocks, inline, parts
 
 from embermq.admin.operations import HTTP_OPERATIONS
 from embermq.cli.main import app_for
 
+INDENTED = re.compile(
+    rf"^    (?:\$ )?(?:{re.escape(FOLDER)})?(?:{'|'.join(sorted(PROGRAMS))}) ", re.MULTILINE
+)
 BLOCKS = [block for page in PAGES for block in blocks(page)]
 DONE_AT_ONCE = ("--install-completion", "--version", "--help")
 """Options that do something while they are parsed."""
@@ -97,6 +100,11 @@ def check(words: Words) -> None:
 def test_pages_have_commands() -> None:
     assert len(BLOCKS) > 45
     assert {"README.md", "operations.md", "queues.md", "clients.md"} <= {block.page.name for block in BLOCKS}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_commands_stand_in_fences_where_tests_find_them(page: Path) -> None:
+    assert INDENTED.findall(FENCED.sub("", page.read_text())) == []
 
 
 @pytest.mark.parametrize("block", BLOCKS, ids=str)

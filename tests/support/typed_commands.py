@@ -21,7 +21,7 @@ INLINE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
 SHELLS = ("", "sh", "console")
 PROGRAMS = {
     "base64", "basenc", "cat", "cd", "curl", "do", "done", "embermq", "export", "git", "head", "make", "mosquitto_pub",
-    "mosquitto_sub", "pip", "podman", "printf", "python", "read", "seq", "sqlite3", "systemctl", "tail",
+    "mosquitto_sub", "pip", "podman", "printf", "python", "read", "redis-server", "seq", "sqlite3", "systemctl", "tail",
     "while", "xargs",
 }  # fmt: skip
 """With what a line of a block of commands may begin, and every part of it that a pipe or an `&&` begins."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from embermq.admin import access_operations
+from embermq.admin import archive_values as archive
 from embermq.admin import broker_values as whole
 from embermq.admin import message_values as message
 from embermq.admin import parked_values as parked
@@ -24,6 +25,7 @@ from embermq.queues.inspection import ConsumerView, DeadLetterView, GroupView, M
 from embermq.queues.settings import QueueSettings
 
 if TYPE_CHECKING:
+    from embermq.admin.archive_values import ArchiveDesk
     from embermq.admin.broker_desk import BrokerDesk
     from embermq.admin.cluster_desk import ClusterDesk
     from embermq.admin.message_desk import MessageDesk
@@ -41,12 +43,13 @@ STAYS = (
 
 
 QUEUES, SESSIONS, MESSAGES = "queues", "sessions", "messages"
-PARKED, REPLAYS, RULE_FEEDS = "parked", "replays", "rule-feeds"
+ARCHIVE, PARKED, REPLAYS, RULE_FEEDS = "archive", "parked", "replays", "rule-feeds"
 CLUSTER, BROKER = "cluster", "broker"
 """Desks."""
 _queues: RowsOf[QueueDesk] = RowsOf(QUEUES)
 _sessions: RowsOf[SessionDesk] = RowsOf(SESSIONS)
 _messages: RowsOf[MessageDesk] = RowsOf(MESSAGES)
+_archive: RowsOf[ArchiveDesk] = RowsOf(ARCHIVE)
 _parked: RowsOf[ParkedDesk] = RowsOf(PARKED)
 _replays: RowsOf[ReplayDesk] = RowsOf(REPLAYS)
 _rule_feeds: RowsOf[RuleFeedDesk] = RowsOf(RULE_FEEDS)
@@ -318,6 +321,32 @@ PUBLISH = _messages(
     body=message.PublishRequest,
     body_bytes_max=message.PUBLISH_BYTES_MAX,
     names=("topic", "qos", "retain"),
+)
+
+LIST_ARCHIVED = _archive(
+    "ListArchived", "GET /archive", OPERATE, "Archived messages of a topic, QoS 1 and 2, in log order"
+)(
+    archive.ListArchivedRequest,
+    list[archive.ArchivedMessage],
+    lambda desk, asked: desk.page(asked),
+    about="From the archive that the pipeline fills. A page ends early when its payloads come to 4 MiB: only an empty"
+    " one is the end.",
+    pages={"after": "offset"},
+)
+COUNT_ARCHIVED = _archive(
+    "CountArchived",
+    "GET /archive/count",
+    READ,
+    "How many archived messages are older; reads the whole archive",
+)(archive.OlderRequest, archive.ArchivedCount, lambda desk, asked: desk.count(asked))
+PRUNE_ARCHIVE = _archive(
+    "PruneArchive", "DELETE /archive", ADMIN, "Delete archived messages that are older, up to 5,000 at a time"
+)(
+    archive.OlderRequest,
+    archive.ArchivedCount,
+    lambda desk, asked: desk.prune(asked),
+    about="Ask again until it answers fewer than 5,000.",
+    names=("before", "slot"),
 )
 
 LIST_PARKED_CLIENTS = _parked(

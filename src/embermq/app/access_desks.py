@@ -37,7 +37,7 @@ from embermq.admin.errors import NotFound, OperationRefused, RequestRefused
 from embermq.app.accounts import Accounts
 from embermq.app.api_tokens import TokenFile, expires_ms_of
 from embermq.app.config import Configuration
-from embermq.app.errors import OptionError, UserError
+from embermq.app.errors import OptionError, StartError, UserError
 from embermq.app.rules_told import may_connect, rule_document, topic_asked
 from embermq.model.client_type import ClientType
 from embermq.model.moments import iso_s
@@ -56,7 +56,7 @@ ON_SESSION = "say the client id whose session it is"
 
 
 @contextmanager
-def _refusing() -> Iterator[None]:
+def refusing() -> Iterator[None]:
     """What commands say as errors of theirs, in the words of the table."""
     try:
         yield
@@ -64,7 +64,7 @@ def _refusing() -> Iterator[None]:
         raise RequestRefused(str(error)) from None
     except UserError as error:
         raise OperationRefused(str(error)) from None
-    except OSError as error:
+    except (OSError, StartError) as error:
         raise StoreError(str(error)) from error
 
 
@@ -129,7 +129,7 @@ class _Turn:
     async def do(self, what: Callable[[], Answer]) -> Answer:
         """Raises OperationRefused for what the user can do something about, StoreError."""
         async with self._lock:
-            with _refusing():
+            with refusing():
                 return await asyncio.to_thread(what)
 
 
@@ -145,7 +145,7 @@ class TokensAsked:
         return [_token(token) for _, token in sorted(found.items())]
 
     async def create(self, asked: TokenAsked) -> MadeToken:
-        with _refusing():
+        with refusing():
             expires_ms = expires_ms_of(asked.expires, time.time_ns() // 1_000_000)
         create = partial(self._file.create, asked.name, asked.scope, expires_ms, asked.certificate)
         return MadeToken(name=asked.name, token=await self._turn.do(create))

@@ -19,12 +19,23 @@ from embermq.admin.ban_desk import BanDesk
 from embermq.admin.cluster_desk import ClusterDesk
 from embermq.admin.forwarding import OtherNodes, SharedDesk
 from embermq.admin.message_desk import MessageDesk
-from embermq.admin.operations import BROKER, CLUSTER, MESSAGES, PARKED, QUEUES, REPLAYS, RULE_FEEDS, SESSIONS
+from embermq.admin.operations import (
+    ARCHIVE,
+    BROKER,
+    CLUSTER,
+    MESSAGES,
+    PARKED,
+    QUEUES,
+    REPLAYS,
+    RULE_FEEDS,
+    SESSIONS,
+)
 from embermq.admin.parked_desk import ParkedDesk
 from embermq.admin.replay_desk import ReplayDesk
 from embermq.admin.rule_feed_desk import RuleFeedDesk
 from embermq.admin.session_desk import SessionDesk
 from embermq.app.access_desks import AccountsAsked, RulesAsked, SettingsAsked, TokensAsked
+from embermq.app.archive_desk import ArchiveAsked
 from embermq.app.audit_trail import AuditTrail
 from embermq.app.ban_file import BanFile
 from embermq.app.config import Configuration
@@ -73,6 +84,7 @@ def make_desks(
         QUEUES: shared(service.queues),
         SESSIONS: shared(sessions),
         MESSAGES: shared(MessageDesk(broker, ticks)),
+        ARCHIVE: ArchiveAsked(found.settings),
         PARKED: shared(ParkedDesk(broker, ticks, opened.parking)),
         CLUSTER: ClusterDesk(membership),
         REPLAYS: ReplayDesk(broker, ticks),

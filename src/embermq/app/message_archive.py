@@ -23,8 +23,9 @@ SEARCH_S = 3_600.0
 
 
 @contextmanager
-def message_store_of(settings: Settings) -> Iterator[MessageStore]:
-    """What a broker with these settings has archived. Raises UserError when there is nothing yet, or StartError."""
+def message_store_of(settings: Settings, answer_s: float = SEARCH_S) -> Iterator[MessageStore]:
+    """What a broker with these settings has archived; a server may take `answer_s` for an answer. Raises UserError when
+    there is nothing yet, or StartError."""
     places = Places(Path(settings.data_dir))
     url = static_url(settings)
     if url is None:
@@ -45,7 +46,7 @@ def message_store_of(settings: Settings) -> Iterator[MessageStore]:
         from embermq.adapters.sql.schema import check_schema
 
         check_schema(url, settings.sql)
-        found = SqlMessageStore(Database(url, settings.sql, timeout_s=SEARCH_S), log_id)
+        found = SqlMessageStore(Database(url, settings.sql, timeout_s=answer_s), log_id)
     with closing(found) as store:
         yield store
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, TypeVar
@@ -51,11 +52,11 @@ FINDERS: dict[str, tuple[Any, object]] = {
 
 
 def broker_command(
-    app: typer.Typer, name: str, there: Callable[..., Told | list[str]] | None = None
+    app: typer.Typer, name: str, there: Callable[..., Told | list[str] | None] | None = None
 ) -> Callable[[Do], Do]:
     """A command whose first parameter is the running broker, or one elsewhere. With `there` it is the settings in
     force, and `there` has a broker elsewhere in their place. It has the options that find the broker, and `--json` when
-    it returns Told; else it returns lines."""
+    it returns Told; else it returns lines, or None when it has written them, perhaps as JSON, itself."""
 
     def register(do: Do) -> Do:
 
@@ -72,6 +73,8 @@ def broker_command(
             **given: Any,
         ) -> None:
             missing: Collection[str] = ()
+            if writes_json:
+                given["as_json"] = as_json
             found = broker_elsewhere(profile, url, token_file, ca_file)
             if found is None and there is not None:
                 told = do(configuration(config, assignments, data_dir).settings, **given)
@@ -87,6 +90,7 @@ def broker_command(
                     f"not all: no node has answered for what is of slot {slots} of the cluster", err=True
                 )
 
+        writes_json = "as_json" in inspect.signature(do).parameters
         app.command(name)(offer(run, do, FINDERS))
         return do
 

@@ -116,7 +116,7 @@ def offsets(data_dir: Path) -> list[int]:
 def test_old_messages_are_counted_and_then_deleted(
     data_dir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("embermq.cli.messages.PRUNE_ROWS", 100)
+    monkeypatch.setattr("embermq.cli.messages.PRUNED_AT_ONCE", 100)
     everything = offsets(data_dir)
     words = ["messages", "prune", "--data-dir", str(data_dir), "--older-than-hours"]
     before = hours_since(OLD_MS + HOUR_MS)  # all of them
