@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import socket
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -27,9 +28,12 @@ START_DEADLINE_S = 60.0
 PIPELINE_DEADLINE_S = 120.0
 STOP_DEADLINE_S = 15.0
 POLL_S = 0.05
+CERTIFICATE, KEY = "certificate.pem", "key.pem"
 
 MOSQUITTO_CONFIGURATION = """\
 listener {port} 127.0.0.1
+{transport}
+user root
 allow_anonymous true
 persistence false
 max_inflight_messages 0
@@ -92,9 +96,15 @@ class RunningBroker:
     """A broker on a free loopback port with a directory of its own; a context manager that stops it."""
 
     def __init__(
-        self, variant: Variant, programs: Programs, *, environment: Mapping[str, str] | None = None
+        self,
+        variant: Variant,
+        programs: Programs,
+        *,
+        transport: str = "tcp",
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self.variant = variant
+        self._transport = transport
         self._environment = environment or os.environ
         self._programs = programs
         self.port = free_port()
@@ -108,6 +118,14 @@ class RunningBroker:
         return self._directory / "data"
 
     @property
+    def reach(self) -> tuple[str, ...]:
+        """What `embermq bench` needs to speak with it."""
+        port = ("--port", str(self.port))
+        if self._transport == "tls":
+            return (*port, "--ca", str(self._directory / CERTIFICATE))
+        return (*port, "--websocket") if self._transport == "websocket" else port
+
+    @property
     def pid(self) -> int:
         """Process id of the broker."""
         assert self._process is not None
@@ -115,8 +133,12 @@ class RunningBroker:
 
     def __enter__(self) -> RunningBroker:
         try:
+            if self._transport == "tls":
+                make_certificate(self._directory)
             if self.variant.broker == "mosquitto":
                 self._start_foreign(self._programs.mosquitto, "-c", MOSQUITTO_CONFIGURATION)
+            elif self.variant.broker == "rumqttd" and self._transport != "tcp":
+                raise BrokerError(f"rumqttd is measured over TCP alone, not over {self._transport}")
             elif self.variant.broker == "rumqttd":
                 self._start_foreign(self._programs.rumqttd, "-c", RUMQTTD_CONFIGURATION)
             else:
@@ -133,7 +155,13 @@ class RunningBroker:
 
     def _start_foreign(self, program: str, option: str, text: str) -> None:
         configuration = self._directory / "configuration.toml"
-        configuration.write_text(text.format(port=self.port))
+        transports = {
+            "tcp": "",
+            "tls": f"certfile {self._directory / CERTIFICATE}\nkeyfile {self._directory / KEY}",
+            # 2.0 does not start with WebSocket alone.
+            "websocket": f"protocol websockets\nlistener {free_port()} 127.0.0.1",
+        }
+        configuration.write_text(text.format(port=self.port, transport=transports[self._transport]))
         self._spawn([program, option, str(configuration)])
         self._await(lambda: _accepts(self.port), START_DEADLINE_S, "accept a connection")
 
@@ -143,8 +171,7 @@ class RunningBroker:
             "run",
             "--data-dir",
             str(self.data_dir),
-            "--set",
-            f"listeners.mqtt=127.0.0.1:{self.port}",
+            *self._listeners(),
             "--set",
             f"listeners.http=127.0.0.1:{self.http_port}",
             "--set",
@@ -155,6 +182,18 @@ class RunningBroker:
         self._await(lambda: "ready" in self._output().splitlines(), START_DEADLINE_S, "print 'ready'")
         if self.variant.has_pipeline:
             self._await(self._pipeline_runs, PIPELINE_DEADLINE_S, "have its pipeline running")
+
+    def _listeners(self) -> list[str]:
+        place = f"127.0.0.1:{self.port}"
+        if self._transport == "tcp":
+            return ["--set", f"listeners.mqtt={place}"]
+        if self._transport == "websocket":
+            return ["--set", "listeners.mqtt=", "--set", f"listeners.ws={place}"]
+        files = {"cert": CERTIFICATE, "key": KEY}
+        words = ["--set", "listeners.mqtt=", "--set", f"listeners.mqtts={place}"]
+        for name, file in files.items():
+            words += ["--set", f"tls.{name}={self._directory / file}"]
+        return words
 
     def _pipeline_runs(self) -> bool:
         address = f"http://127.0.0.1:{self.http_port}/api/v1/pipeline"
@@ -204,6 +243,41 @@ class RunningBroker:
                 process.kill()
                 process.wait()
         shutil.rmtree(self._directory, ignore_errors=True)
+
+
+def make_certificate(folder: Path) -> None:
+    """For 127.0.0.1, signed by itself, of the size and kind that most have. Raises BrokerError."""
+    words = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "rsa:2048",
+        "-nodes",
+        "-days",
+        "2",
+        "-subj",
+        "/CN=127.0.0.1",
+    ]
+    files = ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", KEY, "-out", CERTIFICATE]
+    try:
+        done = subprocess.run([*words, *files], cwd=folder, capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise BrokerError(f"openssl cannot be run: {error}") from error
+    if done.returncode:
+        raise BrokerError(f"openssl made no certificate: {done.stderr.strip()[-500:]}")
+
+
+def fsync_p50_ms(folder: Path, *, times: int = 200) -> float:
+    """The median of writing 4 KiB to the end of a file and having them on the disk."""
+    took = []
+    with tempfile.TemporaryFile(dir=folder) as file:
+        for _ in range(times):
+            began = time.perf_counter()
+            os.write(file.fileno(), bytes(4096))
+            os.fdatasync(file.fileno())
+            took.append(time.perf_counter() - began)
+    return statistics.median(took) * 1000
 
 
 def free_port() -> int:

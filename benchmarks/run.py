@@ -16,26 +16,36 @@ from typing import Annotated
 
 import msgspec
 import typer
+from msgspec.structs import replace
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.brokers import BrokerError, Programs, RunningBroker, named_programs
+from benchmarks.brokers import BrokerError, Programs, RunningBroker, fsync_p50_ms, named_programs
 from benchmarks.machine import Machine, describe
-from benchmarks.plan import Scenario, chosen
+from benchmarks.plan import FSYNC, MOSQUITTO, Bar, Scenario, chosen
+from embermq_bench.catch_up import CatchUpReport
+from embermq_bench.latency import LatencySummary
+from embermq_bench.queue_report import QueueReport
 from embermq_bench.report import IdleReport, LoadReport
 
 MEASURE_DEADLINE_S = 300.0
 BROKEN_PROMISE = 1
+WIDTH = 170
+"""Of the tables in a file."""
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
-    """One measurement."""
+    """One measurement; what the machine had to do, and what an fsync took, at its end."""
 
     scenario: str
     variant: str
     round: int
+    load_average: float = 0.0
+    fsync_ms: float = 0.0
     load: LoadReport | None = None
     idle: IdleReport | None = None
+    queue: QueueReport | None = None
+    caught_up: CatchUpReport | None = None
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,14 +73,13 @@ def main(
     rounds: Annotated[int, typer.Option(min=1, help="Rounds, each variant once in each.")] = 3,
     scenario: Annotated[list[str] | None, typer.Option(help="Only this one; repeatable.")] = None,
     variant: Annotated[list[str] | None, typer.Option(help="Only this one; repeatable.")] = None,
-    pipeline: Annotated[bool, typer.Option(help="Also the variants with Spark.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
 ) -> None:
     """EmberMQ beside Mosquitto (MOSQUITTO=PROGRAM, else the system's) and rumqttd (RUMQTTD=PROGRAM), in one run."""
-    console = Console(stderr=as_json)
+    console = Console(stderr=as_json, width=None if sys.stderr.isatty() else WIDTH)
     try:
         programs = named_programs(os.environ)
-        scenarios = chosen(scenario or [], variant or [], pipeline=pipeline, rumqttd=bool(programs.rumqttd))
+        scenarios = chosen(scenario or [], variant or [], rumqttd=bool(programs.rumqttd))
     except (BrokerError, ValueError) as error:
         raise typer.BadParameter(str(error)) from error
     count = 1 if quick else rounds
@@ -82,10 +91,14 @@ def main(
         measured += measure(part, programs, rounds=count, quick=quick, console=console)
         summaries += summarise(part, measured)
         show(part, summaries, machine, console)
+    show_bars(scenarios, summaries, machine, console)
     if as_json:
         comparison = Comparison(machine=machine, rounds=count, summaries=summaries, measured=measured)
         print(msgspec.json.format(msgspec.json.encode(comparison), indent=2).decode())
-    if any(one.load is not None and one.load.failures for one in measured):
+    reports = [
+        report for one in measured for report in (one.load, one.queue, one.caught_up) if report is not None
+    ]
+    if any(report.failures for report in reports):
         raise typer.Exit(BROKEN_PROMISE)
 
 
@@ -98,7 +111,7 @@ def measure(
         for variant in scenario.variants:
             console.print(f"{scenario.name} {number + 1}/{rounds}: {variant.name} …", style="dim")
             try:
-                with RunningBroker(variant, programs) as broker:
+                with RunningBroker(variant, programs, transport=scenario.transport) as broker:
                     measured.append(measure_once(scenario, broker, number, quick=quick))
             except BrokerError as error:
                 console.print(f"error: {error}", style="red", markup=False)
@@ -109,45 +122,83 @@ def measure(
 def measure_once(scenario: Scenario, broker: RunningBroker, number: int, *, quick: bool) -> Measured:
     """One load on one running broker, made by a process of its own."""
     length = scenario.quick if quick else scenario.full
-    watch = ("--port", str(broker.port), "--pid", f"broker={broker.pid}", "--children", "--json")
-    command = [sys.executable, "-m", "embermq_bench.cli", *scenario.arguments, *length, *watch]
+    command = [sys.executable, "-m", "embermq_bench.cli", *scenario.arguments, *length, *broker.reach]
+    command += ["--pid", f"broker={broker.pid}", "--children", "--json"]
+    if scenario.arguments[0] == "queue":
+        command += ["--http-port", str(broker.http_port)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=MEASURE_DEADLINE_S, check=False)
     if not done.stdout:
         raise BrokerError(f"{broker.variant.name}, {scenario.name}: {done.stderr.strip()[-2000:]}")
-    if scenario.arguments[0] == "idle":
-        idle = msgspec.json.decode(done.stdout, type=IdleReport)
-        return Measured(scenario=scenario.name, variant=broker.variant.name, round=number, idle=idle)
-    load = msgspec.json.decode(done.stdout, type=LoadReport)
-    return Measured(scenario=scenario.name, variant=broker.variant.name, round=number, load=load)
+    measured = Measured(
+        scenario=scenario.name,
+        variant=broker.variant.name,
+        round=number,
+        load_average=os.getloadavg()[0],
+        fsync_ms=fsync_p50_ms(broker.data_dir.parent),
+    )
+    match scenario.arguments[0]:
+        case "idle":
+            return replace(measured, idle=msgspec.json.decode(done.stdout, type=IdleReport))
+        case "queue":
+            return replace(measured, queue=msgspec.json.decode(done.stdout, type=QueueReport))
+        case "catchup":
+            return replace(measured, caught_up=msgspec.json.decode(done.stdout, type=CatchUpReport))
+        case _:
+            return replace(measured, load=msgspec.json.decode(done.stdout, type=LoadReport))
 
 
 def figures_of(one: Measured) -> dict[str, float]:
     """The figures of a measurement that are compared, by name."""
     if one.idle is not None:
         cost = one.idle.processes[0]
-        return {
+        figures: dict[str, float | None] = {
             "idle PSS, MiB": cost.pss_before_bytes / 2**20,
             "KiB a connection": cost.bytes_per_connection / 1024,
             "connects/s": one.idle.connects_per_s,
+            "connects a CPU s": one.idle.connections / max(cost.connect_cpu_s, 0.01),
         }
-    assert one.load is not None
-    load, cost_of_broker = one.load, one.load.processes[0]
-    figures = {
+    elif one.caught_up is not None:
+        stored, drained = one.caught_up.stored, one.caught_up.drained
+        figures = {
+            "stored/s": stored.messages_per_s,
+            "stored a CPU s": stored.per_cpu_s,
+            "drained/s": drained.messages_per_s,
+            "drained a CPU s": drained.per_cpu_s,
+            "lost": one.caught_up.lost,
+            "load cores": max(stored.generator_cores, drained.generator_cores),
+        }
+    else:
+        load = one.load or one.queue
+        assert load is not None
+        figures = _of_load(load)
+        if one.queue is not None:
+            figures["messages a CPU s"] = figures.pop("in+out a CPU s")
+        if load.acknowledgement.p50_ms is not None:
+            figures["PUBACK p50 above fsync ms"] = load.acknowledgement.p50_ms - one.fsync_ms
+    if one.fsync_ms:
+        figures |= {"fsync p50 ms": one.fsync_ms, "load average": one.load_average}
+    return {name: float(value) for name, value in figures.items() if value is not None}
+
+
+def _of_load(load: LoadReport | QueueReport) -> dict[str, float | None]:
+    cost = load.processes[0]
+    returning = load.returning if isinstance(load, LoadReport) else LatencySummary(samples=0)
+    return {
         "msg/s": load.published_per_s,
         "in+out a CPU s": load.messages_per_cpu_s,
-        "broker CPU s": cost_of_broker.cpu_s,
-        "children CPU s": cost_of_broker.children_cpu_s,
+        "broker CPU s": cost.cpu_s,
+        "broker cores": (cost.cpu_s + cost.children_cpu_s) / load.window_s,
+        "children CPU s": cost.children_cpu_s,
         "delivery p50 ms": load.delivery.p50_ms,
         "delivery p99 ms": load.delivery.p99_ms,
-        "return p50 ms": load.returning.p50_ms,
-        "return p99 ms": load.returning.p99_ms,
+        "return p50 ms": returning.p50_ms,
+        "return p99 ms": returning.p99_ms,
         "PUBACK p50 ms": load.acknowledgement.p50_ms,
         "PUBACK p99 ms": load.acknowledgement.p99_ms,
-        "peak PSS, MiB": cost_of_broker.pss_peak_bytes / 2**20,
+        "peak PSS, MiB": cost.pss_peak_bytes / 2**20,
         "lost": load.lost,
         "load cores": load.generator_cores,
     }
-    return {name: float(value) for name, value in figures.items() if value is not None}
 
 
 def summarise(scenario: Scenario, measured: list[Measured]) -> list[Summary]:
@@ -191,6 +242,53 @@ def show(scenario: Scenario, summaries: list[Summary], machine: Machine, console
     console.print(table)
 
 
+def show_bars(
+    scenarios: list[Scenario], summaries: list[Summary], machine: Machine, console: Console
+) -> None:
+    """One table of all that has bars: EmberMQ beside the other broker, and whether the bars are reached."""
+    by_name = {(summary.scenario, summary.variant): summary.figures for summary in summaries}
+    table = Table(
+        title="EmberMQ with fsync beside Mosquitto, for a CPU second of the broker", caption=facts(machine)
+    )
+    table.add_column("")
+    for name in (FSYNC.name, MOSQUITTO.name):
+        table.add_column(_heading(name, machine), justify="right")
+    for name in ("ratio", "must", "aim", "", "p50 / p99, ms", "Mosquitto's", "cores: broker + load"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for scenario in scenarios:
+        ours = by_name.get((scenario.name, FSYNC.name), {})
+        theirs = by_name.get((scenario.name, MOSQUITTO.name), {})
+        for bar in scenario.bars:
+            if bar.figure in ours:
+                table.add_row(*_row(bar, ours, theirs))
+    if table.row_count:
+        console.print(table)
+
+
+def _row(bar: Bar, ours: dict[str, float], theirs: dict[str, float]) -> list[str]:
+    value, other = ours[bar.figure], theirs.get(bar.figure)
+    ratio = value / other if other and bar.kind == "ratio" else None
+    figure = ratio if bar.kind == "ratio" else value
+    is_met = [
+        figure is not None and (figure <= limit if bar.kind == "most" else figure >= limit)
+        for limit in (bar.must, bar.aim)
+    ]
+    return [
+        bar.title,
+        _text(value),
+        _text(other),
+        _text(ratio),
+        f"{bar.must:,g}",
+        f"{bar.aim:,g}",
+        "-" if figure is None else "aim" if is_met[1] else "must" if is_met[0] else "MISSED",
+        *(
+            f"{_text(each.get('delivery p50 ms'))} / {_text(each.get('delivery p99 ms'))}"
+            for each in (ours, theirs)
+        ),
+        f"{_text(ours.get('broker cores'))} + {_text(ours.get('load cores'))}",
+    ]
+
+
 def _heading(variant: str, machine: Machine) -> str:
     """`embermq os` of version 1 is `embermq 1 os`."""
     program, _, rest = variant.partition(" ")
@@ -198,7 +296,10 @@ def _heading(variant: str, machine: Machine) -> str:
 
 
 def _cell(summary: Summary, name: str) -> str:
-    value = summary.figures.get(name)
+    return _text(summary.figures.get(name))
+
+
+def _text(value: float | None) -> str:
     if value is None:
         return "-"
     return f"{value:,.0f}" if abs(value) >= 1000 or value == int(value) else f"{value:,.2f}"

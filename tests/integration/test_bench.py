@@ -12,11 +12,14 @@ from collections.abc import Iterator
 
 import msgspec
 import pytest
+from benchmarks.brokers import RunningBroker, named_programs
+from benchmarks.plan import MEMORY
 from tests.integration.faulty_broker import Faults, FaultyBroker
 from tests.support.broker_process import free_port
 
 from embermq.mqtt.wire.version import ProtocolVersion
-from embermq_bench.errors import ConnectionLostError, RefusedError
+from embermq_bench.catch_up import CatchUpReport, run_catch_up
+from embermq_bench.errors import ConnectionLostError, RefusedError, SessionLostError
 from embermq_bench.idle import run_idle
 from embermq_bench.process_cost import WatchedProcess
 from embermq_bench.report import LoadReport
@@ -141,6 +144,42 @@ def test_idle_connections(mosquitto: Mosquitto) -> None:
     report = asyncio.run(run_idle(mosquitto.target(), 200, hold_s=0.2, watched=watched))
     assert report.connections == 200
     assert report.processes[0].pss_with_bytes > 0
+
+
+def test_connections_that_resume_leave_no_session_behind(mosquitto: Mosquitto) -> None:
+    report = asyncio.run(run_idle(mosquitto.target(), 20, hold_s=0.1, resumed=True))
+    assert report.connections == 20
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_what_absent_subscribers_missed_is_counted_at_their_return(mosquitto: Mosquitto, qos: int) -> None:
+    watched = [WatchedProcess("mosquitto", mosquitto.pid)]
+    load = Load(qos=qos, count=500, persistent=True)
+    report = asyncio.run(run_catch_up(mosquitto.target(), pairs(5), load, pause_s=0.1, watched=watched))
+    assert report.stored.messages == report.drained.messages >= 500
+    assert (report.lost, report.duplicated, report.reordered, report.failures) == (0, 0, 0, ())
+
+
+def test_what_gets_lost_while_absent_breaks_the_promise() -> None:
+    async def run() -> CatchUpReport:
+        async with FaultyBroker(Faults(every=10, lose=True)) as broker:
+            load = Load(count=100, duration_s=0.5, drain_s=0.5, persistent=True)
+            return await run_catch_up(Target(port=broker.port), pairs(2), load, pause_s=0)
+
+    with pytest.raises(SessionLostError):
+        asyncio.run(run())
+
+
+@pytest.mark.parametrize("transport", ["tls", "websocket"])
+@pytest.mark.parametrize("payload_bytes", [64, 200, 70_000])
+def test_a_load_goes_over_tls_and_websocket(transport: str, payload_bytes: int) -> None:
+    with RunningBroker(MEMORY, named_programs({}), transport=transport) as broker:
+        ca = broker.reach[-1] if "--ca" in broker.reach else None
+        target = Target(port=broker.port, ca=ca, web_socket="--websocket" in broker.reach)
+        load = Load(payload_bytes=payload_bytes, window=3, duration_s=0.3, warmup_s=0.1)
+        report = asyncio.run(run_load(target, pairs(3), load))
+    assert report.delivered >= report.acknowledged > 0
+    assert report.lost == report.corrupt == 0
 
 
 def faulty_run(faults: Faults, load: Load, shape: Shape | None = None) -> LoadReport:

@@ -1,4 +1,4 @@
-"""`embermq-bench p2p|fanin|fanout|idle|queue`, also `embermq bench`: load a broker and measure it."""
+"""`embermq-bench p2p|fanin|fanout|catchup|idle|queue`, also `embermq bench`: load a broker and measure it."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from embermq.mqtt.wire.version import ProtocolVersion
+from embermq_bench.catch_up import CatchUpReport, run_catch_up, show_catch_up
 from embermq_bench.errors import BenchError
 from embermq_bench.idle import run_idle
 from embermq_bench.process_cost import WatchedProcess, parse_all_watched
@@ -55,6 +56,8 @@ Host = Annotated[str, typer.Option(help="Where the broker listens.")]
 Port = Annotated[int, typer.Option(min=1, max=65_535, help="Its port, without TLS.")]
 Version = Annotated[VersionOption, typer.Option("--version", help="MQTT version.")]
 Username = Annotated[str | None, typer.Option(help="User name of all clients.")]
+Ca = Annotated[str | None, typer.Option(help="File of certificates to trust: connections are TLS.")]
+WebSockets = Annotated[bool, typer.Option("--websocket", help="Connections are WebSocket.")]
 PasswordFromEnv = Annotated[str | None, typer.Option(help="Environment variable that holds the password.")]
 Qos = Annotated[int, typer.Option(min=0, max=2, help="QoS of publishers and subscribers.")]
 Payload = Annotated[int, typer.Option(min=16, help="Payload size, bytes.")]
@@ -113,6 +116,8 @@ def _common(
     version: Version = VersionOption.V5,
     username: Username = None,
     password_from_env: PasswordFromEnv = None,
+    ca: Ca = None,
+    websocket: WebSockets = False,
     qos: Qos = 1,
     payload: Payload = 64,
     rate: Rate = 0.0,
@@ -135,7 +140,7 @@ def _common(
         warmup_s=warmup,
         drain_s=drain,
     )
-    target = _target(host, port, version, username, password_from_env)
+    target = replace(_target(host, port, version, username, password_from_env), ca=ca, web_socket=websocket)
     return Common(target, load, _watched(pid), children, as_json)
 
 
@@ -214,6 +219,36 @@ def fanout(
 
 
 @app.command()
+@_loads(count=200_000, duration=120.0)
+def catchup(
+    common: Common,
+    *,
+    pairs_: Annotated[int, typer.Option("--pairs", min=1, help="Publishers, and subscribers.")] = 100,
+    subscriber_id: Annotated[
+        str | None, typer.Option(help="All publish to one subscriber with this client id instead.")
+    ] = None,
+    pause: Annotated[float, typer.Option(min=0, help="After storing, and after draining, s.")] = 1.0,
+) -> None:
+    """Subscribers that are away while `--count` messages are published, and return: what either half costs."""
+    shape = pairs(pairs_) if subscriber_id is None else fan_in(pairs_, subscriber_id)
+    gc.freeze()
+    gc.disable()  # as in `_carry_out`
+    with StageBar() as bar:
+        report = uvloop.run(
+            run_catch_up(
+                common.target,
+                shape,
+                replace(common.load, persistent=True),
+                pause_s=pause,
+                watched=common.processes,
+                children=common.children,
+                on_stage=bar.show,
+            )
+        )
+    _show(report, common, partial(show_catch_up, report))
+
+
+@app.command()
 @_loads(payload=1_024, window=100)
 def queue(
     common: Common,
@@ -282,6 +317,9 @@ def idle(
     username: Username = None,
     password_from_env: PasswordFromEnv = None,
     hold: Annotated[float, typer.Option(help="How long the connections stay idle, s.")] = 5.0,
+    resumed: Annotated[
+        bool, typer.Option("--resumed", help="Each resumes a session that it has made before.")
+    ] = False,
     pid: Pid = None,
     children: Children = False,
     as_json: Json = False,
@@ -295,6 +333,7 @@ def idle(
                     target,
                     connections,
                     hold_s=hold,
+                    resumed=resumed,
                     watched=_watched(pid),
                     children=children,
                     on_stage=bar.show,
@@ -324,7 +363,9 @@ def _carry_out(shape: Shape, common: Common, load: Load, *, paced: float | None 
     _show(report, common, partial(show_load, report))
 
 
-def _show(report: LoadReport | QueueReport, common: Common, as_table: Callable[[Console], None]) -> None:
+def _show(
+    report: LoadReport | QueueReport | CatchUpReport, common: Common, as_table: Callable[[Console], None]
+) -> None:
     """The result; ends with 1 when a promise was broken."""
     if common.as_json:
         typer.echo(to_json(report))

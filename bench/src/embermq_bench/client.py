@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import ssl
 from collections.abc import Callable, Iterable
 from typing import cast
 
@@ -24,9 +26,16 @@ from embermq.mqtt.wire.version import ProtocolVersion
 from embermq_bench.errors import ConnectionLostError, RefusedError
 from embermq_bench.frames import frame_end
 from embermq_bench.settings import Limits, Target
+from embermq_bench.web_socket import WebSocket
 
 REFUSED_FROM = 0x80
 """Reason codes from here on are refusals, in every version's SUBACK and in 5.0 everywhere."""
+
+
+@functools.cache
+def tls_context(ca: str) -> ssl.SSLContext:
+    """One for all connections that trust this file."""
+    return ssl.create_default_context(cafile=ca)
 
 
 class BenchClient(asyncio.Protocol):
@@ -100,10 +109,9 @@ class BenchClient(asyncio.Protocol):
     async def connect(self, *, clean_start: bool, expiry_s: int) -> Connack:
         """Open the connection and enter. Raises ConnectionLostError or RefusedError."""
         target = self.target
-        loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self.limits.connect_timeout_s):
-                await loop.create_connection(lambda: self, target.host, target.port)
+                await self._open()
         except OSError as error:
             raise ConnectionLostError(f"{target.host}:{target.port} cannot be reached: {error}") from error
         v5 = target.version is ProtocolVersion.V5
@@ -188,6 +196,19 @@ class BenchClient(asyncio.Protocol):
     def is_open(self) -> bool:
         """Whether the connection stands."""
         return self._transport is not None
+
+    async def _open(self) -> None:
+        target = self.target
+        loop = asyncio.get_running_loop()
+        tls = tls_context(target.ca) if target.ca is not None else None
+        if not target.web_socket:
+            await loop.create_connection(lambda: self, target.host, target.port, ssl=tls)
+            return
+        place = f"{target.host}:{target.port}"
+        _, web_socket = await loop.create_connection(
+            lambda: WebSocket(self, place), target.host, target.port, ssl=tls
+        )
+        await web_socket.opened
 
     def _make_decoder(self) -> Decoder:
         return Decoder(

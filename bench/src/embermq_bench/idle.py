@@ -21,12 +21,16 @@ async def run_idle(
     connections: int,
     *,
     hold_s: float = 5.0,
+    resumed: bool = False,
     watched: Sequence[WatchedProcess] = (),
     children: bool = False,
     on_stage: Callable[[Stage], None] = lambda stage: None,
     limits: Limits | None = None,
 ) -> IdleReport:
-    """Open the connections, leave them idle for `hold_s`, read the memory, close. Raises a BenchError."""
+    """Open the connections, leave them idle for `hold_s`, read the memory, close. Raises a BenchError.
+
+    `resumed`: each has a session, made before anything is counted and removed at the end.
+    """
     if connections < 1 or hold_s <= 0:
         raise LoadError(f"connections is {connections} and hold is {hold_s} s; both are above 0")
     open_files(connections)
@@ -38,11 +42,13 @@ async def run_idle(
 
     async def enter(client: BenchClient) -> None:
         nonlocal opened
-        await client.connect(clean_start=True, expiry_s=0)
+        await client.connect(clean_start=not resumed, expiry_s=bounds.session_expiry_s if resumed else 0)
         client.on_lost = lost.append
         opened += 1
         on_stage(Stage("connect", opened / connections, 0, 0))
 
+    if resumed:
+        await bounded([_make_session(client) for client in clients], bounds.connects_at_once)
     pss_before = [read_pss_bytes(process.pid, children=children) for process in watched]
     cpu_before = _cpu_seconds(watched, children=children)
     began = time.monotonic()
@@ -55,6 +61,8 @@ async def run_idle(
         pss_with = [read_pss_bytes(process.pid, children=children) for process in watched]
         if lost:
             raise lost[0]
+        if resumed:
+            await bounded([_remove_session(client) for client in clients], bounds.connects_at_once)
     finally:
         for client in clients:
             client.close()
@@ -76,6 +84,17 @@ async def run_idle(
             for place, process in enumerate(watched)
         ),
     )
+
+
+async def _make_session(client: BenchClient) -> None:
+    await client.connect(clean_start=True, expiry_s=client.limits.session_expiry_s)
+    await client.subscribe(f"bench/{client.client_id}", 1)
+    await client.leave()
+
+
+async def _remove_session(client: BenchClient) -> None:
+    await client.leave()
+    await client.connect(clean_start=True, expiry_s=0)
 
 
 async def _hold(hold_s: float, on_stage: Callable[[Stage], None]) -> None:

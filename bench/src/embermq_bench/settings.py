@@ -23,7 +23,10 @@ PACKET_IDS = 65_535
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
-    """The broker and how to enter. `token` is for its HTTP API, where a run asks that for anything."""
+    """The broker and how to enter. `token` is for its HTTP API, where a run asks that for anything.
+
+    With `ca`, a file of certificates, connections are TLS; with `web_socket` they are WebSocket, with both wss.
+    """
 
     host: str = "127.0.0.1"
     port: int = 1883
@@ -31,6 +34,8 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     username: str | None = None
     password: bytes | None = None
     token: str | None = None
+    ca: str | None = None
+    web_socket: bool = False
 
     def __repr__(self) -> str:
         """Without secrets."""

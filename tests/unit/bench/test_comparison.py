@@ -9,11 +9,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 from benchmarks.brokers import BrokerError, Programs, RunningBroker, named_programs
 from benchmarks.machine import Machine, describe
-from benchmarks.plan import MOSQUITTO, RUMQTTD, SCENARIOS, Scenario, chosen, embermq
-from benchmarks.run import Measured, show, summarise
+from benchmarks.plan import MOSQUITTO, RUMQTTD, SCENARIOS, Bar, Scenario, chosen, embermq
+from benchmarks.run import Measured, Summary, show, show_bars, summarise
 from rich.console import Console
 
 from embermq import HOT_PATH, __version__
@@ -27,6 +28,16 @@ IDLE = Scenario(
     full=(),
     quick=(),
     variants=(MOSQUITTO, embermq("embermq fsync")),
+)
+
+MACHINE = Machine(
+    processor="AMD 7",
+    cores=2,
+    memory_mib=1,
+    kernel="6",
+    python="3.11.7",
+    versions={"mosquitto": "2.1.2", "embermq": "1.0"},
+    load_average=(0.5, 0, 0),
 )
 
 
@@ -52,23 +63,51 @@ def test_figures_are_medians() -> None:
     assert ember.figures["idle PSS, MiB"] == 12
 
 
-def test_without_the_pipeline_no_variant_has_one() -> None:
-    scenarios = chosen([], [], pipeline=False)
-    assert [scenario.name for scenario in scenarios] == [scenario.name for scenario in SCENARIOS]
-    assert not any(variant.has_pipeline for scenario in scenarios for variant in scenario.variants)
-    for scenario in scenarios:
-        arguments = [variant.arguments for variant in scenario.variants if variant.broker == "embermq"]
-        assert all("--no-pipeline" in given for given in arguments)
+def test_unnamed_there_is_what_has_bars_with_two_brokers() -> None:
+    scenarios = chosen([], [])
+    assert [scenario.name for scenario in scenarios] == [one.name for one in SCENARIOS if one.bars]
+    assert {variant.name for scenario in scenarios for variant in scenario.variants} == {
+        "mosquitto",
+        "embermq fsync",
+    }
+    (away,) = chosen(["away"], ["embermq os"])
+    assert (away.bars, [variant.name for variant in away.variants]) == ((), ["embermq os"])
+
+
+@pytest.mark.parametrize(
+    ("bar", "ours", "said"),
+    [
+        (Bar("row", 0.5, 0.8), 30, "MISSED"),
+        (Bar("row", 0.5, 0.8), 50, "must"),
+        (Bar("row", 0.5, 0.8), 80, "aim"),
+        (Bar("row", 20, 10, kind="most"), 21, "MISSED"),
+        (Bar("row", 20, 10, kind="most"), 11, "must"),
+        (Bar("row", 20, 10, kind="most"), 10, "aim"),
+        (Bar("row", 20, 30, kind="least"), 19, "MISSED"),
+        (Bar("row", 20, 30, kind="least"), 30, "aim"),
+    ],
+)
+def test_a_row_says_whether_its_bar_is_reached(bar: Bar, ours: float, said: str) -> None:
+    scenario = msgspec.structs.replace(IDLE, bars=(bar,))
+    figures = {"mosquitto": 100.0, "embermq fsync": ours}
+    summaries = [
+        Summary(scenario="idle", variant=variant, figures={bar.figure: figure})
+        for variant, figure in figures.items()
+    ]
+    text = io.StringIO()
+    show_bars([scenario], summaries, MACHINE, Console(file=text, width=170))
+    (row,) = [line for line in text.getvalue().splitlines() if " row " in line]
+    assert f" {said} " in row
 
 
 def test_scenarios_and_variants_are_chosen_by_name() -> None:
-    (only,) = chosen(["paced"], ["mosquitto"], pipeline=True)
+    (only,) = chosen(["paced"], ["mosquitto"])
     assert only.name == "paced"
     assert [variant.name for variant in only.variants] == ["mosquitto"]
     with pytest.raises(ValueError, match="'pased' is unknown"):
-        chosen(["pased"], [], pipeline=True)
+        chosen(["pased"], [])
     with pytest.raises(ValueError, match="'hivemq' is unknown"):
-        chosen([], ["hivemq"], pipeline=True)
+        chosen([], ["hivemq"])
 
 
 def program(folder: Path, name: str, says: str) -> str:
@@ -87,15 +126,17 @@ def test_the_environment_names_the_brokers_to_compare_with(tmp_path: Path) -> No
     versions = describe(named).versions
     hot = "compiled" if HOT_PATH.is_compiled else "source"
     assert versions == {"embermq": f"{__version__} {hot}", "mosquitto": "9.8.7", "rumqttd": "0.1.2"}
-    scenarios = chosen([], [], pipeline=True, rumqttd=True)
-    assert all(scenario.variants[-1].broker == "rumqttd" for scenario in scenarios)
+    scenarios = chosen([], [], rumqttd=True)
+    assert all(
+        scenario.variants[-1].broker == "rumqttd" for scenario in scenarios if MOSQUITTO in scenario.variants
+    )
 
 
 def test_without_names_there_is_the_systems_mosquitto_and_no_rumqttd(tmp_path: Path) -> None:
     program(tmp_path, "mosquitto", "mosquitto version 2.0.11")
     assert named_programs({"PATH": str(tmp_path)}) == Programs(mosquitto=str(tmp_path / "mosquitto"))
     with pytest.raises(ValueError, match="'rumqttd' is unknown"):
-        chosen([], ["rumqttd"], pipeline=True)
+        chosen([], ["rumqttd"])
 
 
 @pytest.mark.parametrize("name", ["MOSQUITTO", "RUMQTTD"])
@@ -122,18 +163,9 @@ def test_rumqttd_gets_a_configuration_that_it_can_read(tmp_path: Path) -> None:
 
 
 def test_a_table_names_what_was_measured_on_what() -> None:
-    machine = Machine(
-        processor="AMD 7",
-        cores=2,
-        memory_mib=1,
-        kernel="6",
-        python="3.11.7",
-        versions={"mosquitto": "2.1.2", "embermq": "1.0"},
-        load_average=(0.5, 0, 0),
-    )
     measured = [idle("mosquitto", 0, 4), idle("embermq fsync", 0, 30)]
     text = io.StringIO()
-    show(IDLE, summarise(IDLE, measured), machine, Console(file=text, width=120))
+    show(IDLE, summarise(IDLE, measured), MACHINE, Console(file=text, width=120))
     shown = text.getvalue()
     for part in ("mosquitto 2.1.2", "embermq 1.0 fsync", "AMD 7, 2 cores", "Python 3.11.7"):
         assert part in shown
