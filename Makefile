@@ -20,6 +20,8 @@ COMPILED_ONCE := .venv/.compiled-once
 TEST_READY := .venv/.ready-to-test
 # Distributions of their own that every installation has.
 PACKAGES := bench client migrate
+# What is built of its source while it is installed is not packed small, to be unpacked at once.
+export DIST_EXTRA_CONFIG := $(CURDIR)/requirements/wheels.cfg
 # Compiled once: a Python that may not keep what it has compiled takes three times as long to load the tests.
 unexport PYTHONDONTWRITEBYTECODE
 JAR_LISTS := $(wildcard src/embermq/pipeline/*_jars.txt)
@@ -43,6 +45,8 @@ compile: $(COMPILE_READY) ## The part of `install` that compiles the hot path wi
 run: $(RUN_READY) | $(COMPILED_ONCE) ## Install if needed and run the broker (ARGS='--set log.durability=os')
 	@exec $(BIN)/embermq run $(ARGS)
 
+# Of what is installed the tests load a third, and Python compiles that.
+test: export LEFT_UNCOMPILED := --no-compile
 .PHONY: test
 test: ## All checks and tests (ARGS='-k retained', WORKERS=0 for one at a time), with all they need
 	@$(MAKE) --no-print-directory --jobs=4 CLIENTS=clients foreign-clients kafka-jars spark-classes compiled-tests
@@ -181,8 +185,8 @@ $(BIN)/python:
 # Nothing is built in isolation, since that would fetch build tools that have no hash in the lock.
 $(RUN_READY): requirements/build.txt requirements/run.txt pyproject.toml $(PACKAGES:%=%/pyproject.toml) $(JAR_LISTS) | $(BIN)/python
 	@echo "Installing what EmberMQ runs on into .venv (1 GB; quick from now on)"
-	@$(PIP) install --require-hashes --no-deps --requirement requirements/build.txt
-	@$(PIP) install --require-hashes --no-deps --no-build-isolation --requirement requirements/run.txt
+	@$(PIP) install $(LEFT_UNCOMPILED) --require-hashes --no-deps --requirement requirements/build.txt
+	@$(PIP) install $(LEFT_UNCOMPILED) --require-hashes --no-deps --no-build-isolation --requirement requirements/run.txt
 	@$(PIP) install --no-deps --no-build-isolation --editable . $(PACKAGES:%=--editable %)
 	@$(BIN)/embermq pipeline fetch-jars
 	@touch $@
@@ -206,6 +210,6 @@ $(COMPILE_READY): requirements/compile.txt $(RUN_READY)
 
 $(TEST_READY): requirements/test.txt client/pyproject.toml $(JAR_LISTS) $(RUN_READY)
 	@echo "Installing what the tests need into .venv"
-	@$(PIP) install --require-hashes --no-deps --no-build-isolation --requirement requirements/test.txt
+	@$(PIP) install $(LEFT_UNCOMPILED) --require-hashes --no-deps --no-build-isolation --requirement requirements/test.txt
 	@$(BIN)/embermq pipeline fetch-jars --set pipeline.lake_dir=s3a://tests/lake
 	@touch $@
