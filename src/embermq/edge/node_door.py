@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable, Mapping
 from copy import copy
 from functools import partial
@@ -19,7 +18,7 @@ from embermq.edge.connection import Connection
 from embermq.edge.connection_limits import ConnectionSlot
 from embermq.edge.listener_context import ListenerContext
 from embermq.edge.node_link import (
-    NONCE_BYTES,
+    NOT_UNDERSTOOD,
     OPERATION_BYTES_MAX,
     SIZE_BYTES,
     Homes,
@@ -28,8 +27,10 @@ from embermq.edge.node_link import (
     MemberOf,
     MembersAsked,
     Messages,
+    NotUnderstoodError,
     OperationAsked,
     Stops,
+    greeting,
     read_introduction,
 )
 from embermq.edge.settings import Address
@@ -40,6 +41,8 @@ from embermq.ports.tick_store import EVERYBODY
 from embermq.sessions.listener_terms import Terms
 from embermq.sessions.member_ids import is_member_id
 
+OTHER_KINDS = 0x80
+"""A record begins with its size, which is below 2 GiB: so none begins with this byte or a higher one."""
 Operate = Callable[[bytes, Callable[[bytes], None]], None]
 """Begins what an operator at another node has asked for, and calls back with the answer."""
 
@@ -141,7 +144,7 @@ class NodeDoor(asyncio.Protocol):
         self._door = door
         self._take = take
         self._place = place
-        self._nonce = os.urandom(NONCE_BYTES)
+        self._nonce = greeting()
         self._held = b""
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -164,6 +167,9 @@ class NodeDoor(asyncio.Protocol):
         self._held += data
         try:
             found = read_introduction(self._held, self._nonce, self._homes.secret)
+        except NotUnderstoodError as error:
+            self._tell_not_understood(error)
+            return
         except IntroductionError as error:
             self._refuse(str(error))
             return
@@ -175,7 +181,9 @@ class NodeDoor(asyncio.Protocol):
             return
         if isinstance(introduced, Messages):
             self._stop_timer()
-            following = NodeMessages(self._take, self._tell_figures, self._end_messages)
+            following = NodeMessages(
+                self._take, self._tell_figures, self._count_not_understood, self._end_messages
+            )
             transport.set_protocol(following)
             following.data_received(rest)
             return
@@ -264,6 +272,17 @@ class NodeDoor(asyncio.Protocol):
         self._door.refused(self.peer, why)
         self.abort()
 
+    def _tell_not_understood(self, error: NotUnderstoodError) -> None:
+        self._door.refused(self.peer, str(error))
+        self._stop_timer()
+        self._count_not_understood()
+        if self._transport is not None:
+            self._transport.write(NOT_UNDERSTOOD)
+            self._transport.close()
+
+    def _count_not_understood(self) -> None:
+        self._door.broker.state.counters.nodes_not_understood += 1
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop()
         self._door.admission.leave(self._place)
@@ -292,13 +311,19 @@ class NodeDoor(asyncio.Protocol):
 
 
 class NodeMessages(asyncio.Protocol):
-    """Records of messages that another node sends, each behind its length; one that is empty is `asked`."""
+    """Records of messages that another node sends, each behind its length; one that is empty is `asked`. What begins
+    with a byte of `OTHER_KINDS` or more is of another kind, and this version knows none: it is passed over."""
 
     def __init__(
-        self, take: Callable[[bytes], None], asked: Callable[[], None], ended: Callable[[], None]
+        self,
+        take: Callable[[bytes], None],
+        asked: Callable[[], None],
+        not_understood: Callable[[], None],
+        ended: Callable[[], None],
     ) -> None:
         self._take = take
         self._asked = asked
+        self._not_understood = not_understood
         self._ended = ended
         self._held = b""
 
@@ -311,6 +336,8 @@ class NodeMessages(asyncio.Protocol):
                 break
             if end == at + SIZE_BYTES:
                 self._asked()
+            elif held[at + SIZE_BYTES] >= OTHER_KINDS:
+                self._not_understood()
             else:
                 self._take(held[at + SIZE_BYTES : end])
             at = end

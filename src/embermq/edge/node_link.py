@@ -1,22 +1,28 @@
 """What nodes of a cluster say to one another: one hands over a client's connection, or messages that no log has, or has
 a client be a member of groups of the other.
 
-Who is called begins with `NONCE_BYTES` that are random. The caller answers with an introduction: four bytes of length,
-what is to come as JSON, and an HMAC over both by the secret that the nodes have in common. Of a client its own bytes
-follow, and answers come back, as they are. Of messages their records follow, each behind four bytes of its length; one
-that is empty is answered, behind four bytes of length. A member speaks MQTT 5 from then on. Who asks for member
-sessions gets their ids as JSON, behind four bytes of length. What an operator asks of another node follows, too, and
-its answer comes behind four bytes of length.
+Who is called begins with `NONCE_BYTES`: the version that it speaks, and random ones. The caller answers with an
+introduction: four bytes of length, what is to come as JSON, and an HMAC over both by the secret that the nodes have in
+common. Of a client its own bytes follow, and answers come back, as they are. Of messages their records follow, each
+behind four bytes of its length; one that is empty is answered, behind four bytes of length. A member speaks MQTT 5 from
+then on. Who asks for member sessions gets their ids as JSON, behind four bytes of length. What an operator asks of
+another node follows, too, and its answer comes behind four bytes of length.
+
+Nodes of neighbouring versions work together: fields that a reader does not know are passed over, new ones have a
+default, and what one version says, the next one takes in the same bytes. A kind of introduction or message that is not
+known is no damage: it is counted, and who waits for an answer gets `NOT_UNDERSTOOD`. A node that says something new
+goes by the version of the one that it calls. Who speaks an older version than `OLDEST_VERSION` is refused.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hmac
+import os
 from collections.abc import Callable
 from functools import partial
 from hashlib import sha256
-from typing import Protocol
+from typing import Protocol, get_args
 
 import msgspec
 from msgspec import Struct
@@ -26,9 +32,15 @@ from embermq.edge.settings import Address
 from embermq.mqtt.wire.packets import Connect
 from embermq.mqtt.wire.version import ProtocolVersion
 
+VERSION = 1
+"""Of what nodes say; a higher one for each release that says something new."""
+OLDEST_VERSION = 1
+"""What a node of the release before speaks."""
 NONCE_BYTES = 16
 PROOF_BYTES = 32
 SIZE_BYTES = 4
+NOT_UNDERSTOOD = b"\xff" * SIZE_BYTES
+"""In place of an answer's length."""
 MUTE = "it says nothing: it is too slow, or speaks TLS, and this node does not (cluster.cert)"
 CALL_S = 3.0
 """How long a node has to answer a call."""
@@ -40,13 +52,23 @@ class IntroductionError(ValueError):
     """What came is no introduction of a node of this cluster."""
 
 
-class Messages(Struct, frozen=True, kw_only=True, tag="messages"):
+class NotUnderstoodError(IntroductionError):
+    """A node of this cluster says something that this version does not know."""
+
+
+class _Introduction(Struct, frozen=True, kw_only=True):
+    """`speaks` is the version of the node that calls."""
+
+    speaks: int = VERSION
+
+
+class Messages(_Introduction, frozen=True, kw_only=True, tag="messages"):
     """Those of QoS 0 that clients of another node publish, for `slot`."""
 
     slot: int
 
 
-class MemberOf(Struct, frozen=True, kw_only=True, tag="member"):
+class MemberOf(_Introduction, frozen=True, kw_only=True, tag="member"):
     """A client of slot `of` that is a member of groups, or uses queues, of `slot`, as its `node` has let it in;
     `session` is the id of its session there."""
 
@@ -61,7 +83,7 @@ class MemberOf(Struct, frozen=True, kw_only=True, tag="member"):
     """Of MQTT, that the client speaks."""
 
 
-class MembersAsked(Struct, frozen=True, kw_only=True, tag="members"):
+class MembersAsked(_Introduction, frozen=True, kw_only=True, tag="members"):
     """`node` asks which sessions `slot` has of clients of slot `of`. Or it tells which of them are `over`: these end
     before the answer, which names none."""
 
@@ -71,7 +93,7 @@ class MembersAsked(Struct, frozen=True, kw_only=True, tag="members"):
     over: tuple[str, ...] = ()
 
 
-class OperationAsked(Struct, frozen=True, kw_only=True, tag="operation"):
+class OperationAsked(_Introduction, frozen=True, kw_only=True, tag="operation"):
     """What an operator wants of what `slot` has: so many bytes, which follow, and their SHA-256 in hex. The answer is
     behind four bytes of its length."""
 
@@ -80,7 +102,7 @@ class OperationAsked(Struct, frozen=True, kw_only=True, tag="operation"):
     digest: str
 
 
-class Stops(Struct, frozen=True, kw_only=True, tag="stops"):
+class Stops(_Introduction, frozen=True, kw_only=True, tag="stops"):
     """`node` ends in order: the clients of `slot` that it has handed on are told so by the slot's node, and where else
     they may go, "" when that is not known. The answer is empty."""
 
@@ -89,7 +111,7 @@ class Stops(Struct, frozen=True, kw_only=True, tag="stops"):
     elsewhere: str
 
 
-class Introduced(Struct, frozen=True, kw_only=True, tag="client"):
+class Introduced(_Introduction, frozen=True, kw_only=True, tag="client"):
     """A client as `node`, that it has connected to, knows it. `slot` is the one it is taken to belong to; the rest is
     what its listener says of it."""
 
@@ -138,6 +160,19 @@ class Homes(Protocol):
 
 
 Introduction = Introduced | Messages | MemberOf | MembersAsked | OperationAsked | Stops
+_KINDS = {kind.__struct_config__.tag for kind in get_args(Introduction)}
+
+
+class _Spoken(Struct, frozen=True):
+    """What introductions of every version have."""
+
+    type: str
+    speaks: int = VERSION
+
+
+def greeting() -> bytes:
+    """What a node that is called begins with."""
+    return bytes([VERSION]) + os.urandom(NONCE_BYTES - 1)
 
 
 def encode_introduction(introduced: Introduction, nonce: bytes, secret: bytes) -> bytes:
@@ -152,7 +187,8 @@ def encode_introduction(introduced: Introduction, nonce: bytes, secret: bytes) -
 def read_introduction(
     data: bytes, nonce: bytes, secret: Callable[[], bytes]
 ) -> tuple[Introduction, bytes] | None:
-    """What comes and what follows; None when there is more to come. Raises IntroductionError."""
+    """What comes and what follows; None when there is more to come. Raises IntroductionError, NotUnderstoodError for
+    what a node of this cluster says."""
     size = int.from_bytes(data[:SIZE_BYTES])
     if size > INTRODUCTION_BYTES_MAX:
         raise IntroductionError(_too_long(size))
@@ -164,11 +200,21 @@ def read_introduction(
         raise IntroductionError("this node does not know the secret of its cluster yet")
     if not hmac.compare_digest(data[end : end + PROOF_BYTES], _proof(nonce + data[:end], known)):
         raise IntroductionError("it has another secret than this cluster")
+    return _decoded(data[SIZE_BYTES:end]), data[end + PROOF_BYTES :]
+
+
+def _decoded(told: bytes) -> Introduction:
     try:
-        introduced: Introduction = msgspec.json.decode(data[SIZE_BYTES:end], type=Introduction)
+        kind = msgspec.json.decode(told, type=_Spoken)
+        if kind.speaks < OLDEST_VERSION:
+            raise IntroductionError(_too_old(kind.speaks))
+        if kind.type not in _KINDS:
+            why = f"it speaks version {kind.speaks} of what nodes say, and this node {VERSION}: {kind.type[:40]}"
+            raise NotUnderstoodError(why)
+        introduced: Introduction = msgspec.json.decode(told, type=Introduction)
     except msgspec.MsgspecError as error:
         raise IntroductionError(f"an introduction that cannot be read: {error}") from None
-    return introduced, data[end + PROOF_BYTES :]
+    return introduced
 
 
 async def call_node(
@@ -207,7 +253,11 @@ class NonceReader(asyncio.Protocol):
             self.take(data)
             return
         self._begin += data
-        if len(self._begin) >= NONCE_BYTES:
+        if len(self._begin) < NONCE_BYTES:
+            return
+        if self._begin[0] < OLDEST_VERSION:
+            self._nonce.set_exception(ConnectionError(_too_old(self._begin[0])))
+        else:
             self._nonce.set_result(self._begin[:NONCE_BYTES])
 
     def take(self, data: bytes) -> None:
@@ -249,6 +299,9 @@ class AnswerReader(NonceReader):
     def take(self, data: bytes) -> None:
         held = self._held
         held += data
+        if held.startswith(NOT_UNDERSTOOD):
+            held.clear()
+            self.not_understood()
         while len(held) >= SIZE_BYTES and len(held) >= (
             end := SIZE_BYTES + int.from_bytes(held[:SIZE_BYTES])
         ):
@@ -258,6 +311,9 @@ class AnswerReader(NonceReader):
 
     def answered(self, answer: bytes) -> None:
         """One of them is whole."""
+
+    def not_understood(self) -> None:
+        """The other node speaks another version, and closes the connection."""
 
 
 class _Answer(AnswerReader):
@@ -271,11 +327,19 @@ class _Answer(AnswerReader):
         if not self._answer.done():
             self._answer.set_result(answer)
 
+    def not_understood(self) -> None:
+        if not self._answer.done():
+            self._answer.set_exception(ConnectionError("it does not understand that: it has another version"))
+
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         if not self._answer.done():
             self._answer.set_exception(exc or EOFError("it closed the connection"))
             self._answer.exception()  # nobody may wait for it any more
+
+
+def _too_old(version: int) -> str:
+    return f"it speaks version {version} of what nodes say, and this node {OLDEST_VERSION} to {VERSION}"
 
 
 def _too_long(size: int) -> str:

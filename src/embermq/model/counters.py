@@ -49,6 +49,8 @@ class Counters(Struct):
     """New kept sessions over what one user may have; `_broker`: over what there may be in all."""
     refused_sessions_broker: int = 0
     refused_retained: int = 0
+    nodes_not_understood: int = 0
+    """What other nodes of the cluster have said that this version does not know."""
     queue_subscriptions_refused: int = 0
     queue_consumers_stalled: int = 0
     """How often one took nothing for a whole lease."""

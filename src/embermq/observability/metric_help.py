@@ -120,6 +120,7 @@ HELP: dict[str, str] = {
     "session_store_settling_let_go": "operations not kept for redis.settle_s because of their size",
     "session_store_former_ended": "connections of a broker before this one that this one ended when it took over",
     # A cluster with several slots.
+    "nodes_not_understood": "messages of other nodes of a kind that this version does not know",
     "cluster_copied": "messages of other slots that got a record in this node's log",
     "cluster_delivered": "messages of other slots that were delivered without a record here",
     "cluster_refused": "messages of other slots that this node's log did not take, and kept sessions here have missed",

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import hmac
+import json
 from functools import partial
+from hashlib import sha256
+from pathlib import Path
+from typing import get_args
 
 import pytest
 from msgspec.structs import replace
@@ -10,13 +15,20 @@ from msgspec.structs import replace
 from embermq.edge.node_door import NodeMessages
 from embermq.edge.node_link import (
     INTRODUCTION_BYTES_MAX,
+    OLDEST_VERSION,
+    VERSION,
     Introduced,
+    Introduction,
     IntroductionError,
     Messages,
+    NotUnderstoodError,
     encode_introduction,
     read_introduction,
 )
+from embermq.formats.log_record import decode_record
 
+RECORDED = Path(__file__).parents[2] / "stored" / "node_messages_1.json"
+"""What a node of version 1 has said."""
 NONCE, SECRET = b"n" * 16, b"s" * 32
 CLIENT = Introduced(
     slot=1,
@@ -39,6 +51,61 @@ def test_an_introduction_is_read_whole_and_what_follows_is_left(told: Introduced
     for size in range(len(said)):
         assert read_introduction(said[:size], NONCE, lambda: SECRET) is None
     assert read_introduction(said + b"rest", NONCE, lambda: SECRET) == (told, b"rest")
+
+
+def said_as(told: bytes) -> bytes:
+    """An introduction of another version."""
+    framed = len(told).to_bytes(4) + told
+    return framed + hmac.digest(SECRET, NONCE + framed, sha256)
+
+
+@pytest.mark.promise("cluster-20")
+def test_what_the_version_before_says_is_understood_and_said_in_the_same_bytes() -> None:
+    recorded = json.loads(RECORDED.read_text())
+    kinds = set()
+    for told in recorded["introductions"]:
+        said = bytes.fromhex(told)
+        read = read_introduction(said, NONCE, lambda: SECRET)
+        assert read is not None
+        kinds.add(type(read[0]))
+        if read[0].speaks == VERSION:
+            assert encode_introduction(read[0], NONCE, SECRET) == said
+    assert kinds == set(get_args(Introduction)), "record what is new beside what is there"
+    taken: list[bytes] = []
+    following = NodeMessages(taken.append, partial(taken.append, b"asked"), pytest.fail, print)
+    following.data_received(bytes.fromhex(recorded["messages"]))
+    assert [each if each == b"asked" else decode_record(each).message.payload for each in taken] == [
+        b"21.5",
+        b"asked",
+    ]
+
+
+def test_fields_of_a_later_version_are_passed_over() -> None:
+    told = b'{"type":"messages","slot":3,"speaks":2,"route":["a/b"]}'
+    assert read_introduction(said_as(told), NONCE, lambda: SECRET) == (Messages(slot=3, speaks=2), b"")
+
+
+def test_a_kind_of_a_later_version_is_not_understood_and_a_damaged_one_refused() -> None:
+    with pytest.raises(NotUnderstoodError, match=r"version 2 .*: routes"):
+        read_introduction(said_as(b'{"type":"routes","speaks":2,"of":[1]}'), NONCE, lambda: SECRET)
+    with pytest.raises(IntroductionError, match="cannot be read") as refused:
+        read_introduction(said_as(b'{"type":"messages","speaks":1}'), NONCE, lambda: SECRET)
+    assert not isinstance(refused.value, NotUnderstoodError)
+
+
+def test_a_node_that_calls_and_is_too_old_is_refused() -> None:
+    told = b'{"type":"messages","slot":3,"speaks":%d}' % (OLDEST_VERSION - 1)
+    with pytest.raises(IntroductionError, match=r"speaks version 0 .*, and this node 1 to 1"):
+        read_introduction(said_as(told), NONCE, lambda: SECRET)
+
+
+def test_messages_of_a_later_kind_are_passed_over_and_counted() -> None:
+    taken: list[bytes] = []
+    unknown: list[int] = []
+    protocol = NodeMessages(taken.append, print, lambda: unknown.append(1), print)
+    for record in (b"one", b"\x80later", b"two"):
+        protocol.data_received(len(record).to_bytes(4) + record)
+    assert (taken, len(unknown)) == ([b"one", b"two"], 1)
 
 
 @pytest.mark.parametrize(("nonce", "secret"), [(b"m" * 16, SECRET), (NONCE, b"t" * 32)])
@@ -70,7 +137,7 @@ def test_messages_are_taken_whole_however_their_bytes_come() -> None:
     said = b"".join(len(record).to_bytes(4) + record for record in records)
     for step in (1, 3, len(said)):
         taken: list[bytes] = []
-        protocol = NodeMessages(taken.append, partial(taken.append, b"asked"), lambda: None)
+        protocol = NodeMessages(taken.append, partial(taken.append, b"asked"), print, print)
         for at in range(0, len(said), step):
             protocol.data_received(said[at : at + step])
         assert taken == [b"one", b"asked", records[2]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from types import SimpleNamespace
 from typing import cast
 
@@ -12,9 +13,20 @@ from tests.support.waiting import wait_for
 from embermq.edge import node_messages
 from embermq.edge.connection_limits import ConnectionSlot
 from embermq.edge.node_door import NodeDoor, NodeListenerContext
-from embermq.edge.node_link import Homes
+from embermq.edge.node_link import (
+    NONCE_BYTES,
+    OLDEST_VERSION,
+    VERSION,
+    Homes,
+    Messages,
+    NonceReader,
+    _Introduction,
+    ask_node,
+    call_node,
+)
 from embermq.edge.node_messages import NodeSender
 from embermq.edge.settings import Address
+from embermq.model.counters import Counters
 from embermq.model.message import Message
 from embermq.mqtt.wire.version import ProtocolVersion
 
@@ -112,35 +124,93 @@ def test_round_trips_and_how_long_a_slot_had_no_node_are_measured() -> None:
     )
 
 
+class Routes(_Introduction, frozen=True, kw_only=True, tag="routes"):
+    """A kind of introduction that a later version has."""
+
+    slot: int
+
+
+def door_for(homes: object, taken: list[bytes], counters: Counters) -> NodeDoor:
+    """The door of the node of slot 1."""
+    door = SimpleNamespace(
+        doors=set(),
+        connect_timeout_ms=60_000,
+        refused=print,
+        admission=SimpleNamespace(leave=lambda _: None),
+        broker=SimpleNamespace(state=SimpleNamespace(counters=counters)),
+    )
+    return NodeDoor(
+        cast(Homes, homes),
+        1,
+        cast(NodeListenerContext, door),
+        cast(ConnectionSlot, None),
+        take=taken.append,
+        members_of=lambda _: [],
+        do=print,
+        figures=lambda: {"clients/connected": 2},
+    )
+
+
+@pytest.mark.promise("cluster-20")
+def test_a_later_version_is_told_what_is_not_understood_and_served_with_the_rest() -> None:
+    async def scenario() -> None:
+        taken: list[bytes] = []
+        counters = Counters()
+        homes = SimpleNamespace(secret=lambda: SECRET)
+        server = await asyncio.get_running_loop().create_server(
+            lambda: door_for(homes, taken, counters), "127.0.0.1", 0
+        )
+        at = Address(*server.sockets[0].getsockname())
+        asks = cast(Messages, Routes(slot=1, speaks=VERSION + 1))
+        with pytest.raises(ConnectionError, match="another version"):
+            await ask_node(at, None, asks, SECRET, WAIT_S)
+        assert counters.nodes_not_understood == 1
+        known = Messages(slot=1, speaks=VERSION + 1)
+        later = b"\x80" + b"x" * 9
+        behind = b"".join(len(each).to_bytes(4) + each for each in (later, b"\x00record", b""))
+        answer = await ask_node(at, None, known, SECRET, WAIT_S, behind=behind)
+        assert json.loads(answer) == {"clients/connected": 2}
+        assert taken == [b"\x00record"]
+        assert (counters.nodes_not_understood, counters.damaged_records) == (2, 0)
+        server.close()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("version", [OLDEST_VERSION - 1, OLDEST_VERSION, VERSION + 1])
+def test_a_node_that_is_called_says_its_version_and_may_be_later(version: int) -> None:
+    async def scenario() -> None:
+        async def greets(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(bytes([version]) + bytes(NONCE_BYTES - 1))
+            writer.close()
+            await writer.wait_closed()
+
+        server = await asyncio.start_server(greets, "127.0.0.1", 0)
+        at = Address(*server.sockets[0].getsockname())
+        if version < OLDEST_VERSION:
+            with pytest.raises(ConnectionError, match=f"speaks version {version} "):
+                await call_node(at, None, NonceReader)
+        else:
+            far, nonce = await call_node(at, None, NonceReader)
+            assert nonce[0] == version
+            far.abort()
+        server.close()
+
+    asyncio.run(scenario())
+
+
 def test_a_node_that_is_asked_whether_it_is_there_answers_with_its_figures(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def scenario() -> None:
         monkeypatch.setattr(node_messages, "RETRY_S", 0.001)
         taken: list[bytes] = []
-
-        door = SimpleNamespace(
-            doors=set(),
-            connect_timeout_ms=60_000,
-            refused=print,
-            admission=SimpleNamespace(leave=lambda _: None),
+        homes = SimpleNamespace(tls=None, secret=lambda: SECRET)
+        server = await asyncio.get_running_loop().create_server(
+            lambda: door_for(homes, taken, Counters()), "127.0.0.1", 0
         )
-
-        def make() -> NodeDoor:
-            return NodeDoor(
-                cast(Homes, homes),
-                1,
-                cast(NodeListenerContext, door),
-                cast(ConnectionSlot, None),
-                take=taken.append,
-                members_of=lambda _: [],
-                do=print,
-                figures=lambda: {"clients/connected": 2},
-            )
-
-        server = await asyncio.get_running_loop().create_server(make, "127.0.0.1", 0)
         at = Address(*server.sockets[0].getsockname())
-        homes = SimpleNamespace(address_of=lambda _: at, tls=None, secret=lambda: SECRET)
+        homes.address_of = lambda _: at
         sender = NodeSender(cast(Homes, homes), (1,), print)
         assert sender.figures() == [None]
         sender.start()
