@@ -1,15 +1,16 @@
-"""A rolling restart: all nodes of a cluster are stopped and started again, one after another, under load."""
+"""Nodes of a cluster come and go under load: all are restarted one after another, or new ones are added."""
 
 from __future__ import annotations
 
 import asyncio
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from random import Random
 
 import pytest
 from tests.faults.fleet import V5, V311, Fleet
-from tests.faults.test_cluster_slots import WAIT_S, AnyPlace, nodes, serves_anew, starts
+from tests.faults.test_cluster_slots import WAIT_S, AnyPlace, node, nodes, serves_anew, starts
 from tests.support.broker_process import BrokerProcess
 from tests.support.etcd_server import EtcdServer
 from tests.support.mqtt_client import run
@@ -71,3 +72,51 @@ def test_all_nodes_are_restarted_in_turn_and_nothing_is_lost_or_doubled(
 
     with nodes(etcd, servers, tmp_path, spare=True) as found:
         run(scenario(found), 600)
+
+
+@pytest.mark.promise("cluster-2", "cluster-7", "cluster-8")
+@pytest.mark.long_rounds
+def test_nodes_that_are_added_under_load_take_slots_over_and_nothing_is_lost_or_doubled(
+    seed: int, etcd: EtcdServer, servers: dict[str, object], tmp_path: Path
+) -> None:
+    """As docs/cluster.md says of a cluster that grows: one takes the place of a node that is stopped, another one the
+    slot of a node that was killed and has no successor yet."""
+    random = Random(seed)
+
+    async def scenario(found: list[BrokerProcess], added: list[BrokerProcess]) -> None:
+        fleet = Fleet(found[0].port, random, topics=5, window=50)
+        place = AnyPlace([each.port for each in (*found, *added)], random)
+        fleet.subscriber("steady-3.1.1", V311)
+        fleet.subscriber("steady-5", V5)
+        fleet.subscriber("restless", V5, restless_s=0.3)
+        for client in fleet.clients:
+            client.place = place
+        await fleet.start_subscribers()
+        fleet.start_publishers()
+        fleet.allow(MESSAGES)
+        for new, is_killed in zip(added, (False, True), strict=True):
+            old = found.pop(random.randrange(len(found)))
+            before = starts(new)
+            if is_killed:
+                old.kill()
+                fleet.allow(MESSAGES)
+                new.launch()
+            else:
+                await start_again(new)
+                fleet.allow(MESSAGES)
+                assert await asyncio.to_thread(old.stop) == 0
+            await wait_for(partial(serves_anew, new, before), WAIT_S, "the new one serves")
+            fleet.allow(MESSAGES)
+            fleet.check()
+        await wait_for(lambda: not any(each.allowance for each in fleet.publishers), WAIT_S, "all is taken")
+        await fleet.drain()
+        await fleet.stop()
+        assert fleet.acknowledged() == len(fleet.publishers) * 5 * MESSAGES
+        fleet.judge()
+        assert not any("Traceback" in each.output() for each in (*found, *added))
+
+    with nodes(etcd, servers, tmp_path) as found, ExitStack() as closing:
+        added = [node(etcd, servers, tmp_path, name) for name in ("added", "later")]
+        for each in added:
+            closing.callback(each.close)
+        run(scenario(found, added), 600)

@@ -191,7 +191,11 @@ class Inflow:
         """Likewise, what is for a durable queue of this slot: a will, or a message of QoS 0. All others of queues are
         for those of the slot whose log it is."""
         state, message = self._state, record.message
-        target = state.queues.look_up(message.topic) if state.queues is not None else None
+        queues, name = state.queues, message.topic[len(QUEUE_PREFIX) :]
+        if queues is None or not queues.is_enabled:
+            state.counters.publishes_refused += state.share.owns_queue(name)
+            return True
+        target = queues.look_up(message.topic)
         if not isinstance(target, QueueTarget) or target.elsewhere or target.aim is not QueueAim.ENQUEUE:
             return True
         if message.is_expired(state.tick.now_ms):

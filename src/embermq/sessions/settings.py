@@ -67,9 +67,9 @@ class MqttSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     or goes; or the one with the fewest messages unacknowledged."""
     validate_payload_format: bool = False
     """Refuse, with 0x99, payloads that are announced as UTF-8 and are not [MQTT-3.3.2-4]."""
-    server_reference: str = ""
+    server_reference: Annotated[str, Meta(max_length=1024)] = ""
     """Another broker: v5 clients are sent there, with 0x9C, when this one stops; empty = none [MQTT 5.0, 4.11]."""
-    response_information: str = ""
+    response_information: Annotated[str, Meta(max_length=1024)] = ""
     """Told to v5 clients that ask for Response Information, %c being their client id; empty = none."""
     slow_reader_s: Annotated[float, Meta(ge=0, le=86_400)] = 60.0
     """A client that leaves 1 MiB unread for so long is sent away with 0x97; a kept session stays. 0 = never."""

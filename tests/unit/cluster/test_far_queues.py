@@ -34,7 +34,8 @@ from embermq.mqtt.wire.properties import Properties
 from embermq.mqtt.wire.reason_codes import ReasonCode
 from embermq.mqtt.wire.version import ProtocolVersion
 from embermq.queues.errors import SettingsRefused
-from embermq.queues.settings import operator_settings
+from embermq.queues.mqtt.mqtt_queues import MqttQueues
+from embermq.queues.settings import BrokerQueueSettings, operator_settings
 
 FAR, NEAR = queue_of(THERE), queue_of(HERE)
 TOPIC = f"$queue/{FAR}"
@@ -260,6 +261,21 @@ def test_qos_0_and_wills_go_by_the_log_and_once() -> None:
     assert depth(nodes) == 2 and nodes.here.durable_queue(NEAR).depth() == 1
     assert NEAR not in nodes.there.queues.core
     assert not nodes.there.inflow.refused
+
+
+def test_what_comes_by_the_log_for_a_queue_is_counted_where_queues_are_off() -> None:
+    nodes = TwoNodes()
+    nodes.there.state.queues = MqttQueues(
+        nodes.there.state,
+        BrokerQueueSettings(enabled=False),
+        nodes.there.bodies_read,
+        lambda _, then: then(0),
+    )
+    client = nodes.here.connects("p")
+    client.does(Publish(TOPIC, b"sample", 0), Publish(f"$queue/{NEAR}", b"own", 0))
+    nodes.settle()
+    nodes.read_logs()
+    assert nodes.there.state.counters.publishes_refused == 1, "the other queue is not of this slot"
 
 
 @pytest.mark.promise("cluster-21")

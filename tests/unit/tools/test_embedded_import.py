@@ -16,7 +16,7 @@ from embermq.adapters.sqlite.users import SqliteUsers
 from embermq.app.config import Settings
 from embermq.app.data_lock import held_data_dir
 from embermq.app.embedded import open_embedded
-from embermq.app.errors import UserError
+from embermq.app.errors import StartError, UserError
 from embermq.app.places_noted import check_profile, note_places, noted_places
 from embermq.formats.log_record import Stamp, decode_record, encode_record, encode_stamps, is_addressed
 from embermq.model.application_positions import UNCOUNTED, EarlyMark, ReaderPosition, StoredPositions
@@ -354,6 +354,10 @@ def test_the_old_broker_starts_when_an_import_is_given_up_that_was_all_but_over(
     note_places(old, settings)
     monkeypatch.setattr(servers, "begun_import", lambda _settings: begun)
     monkeypatch.setattr(servers, "give_up", lambda _settings: 1)
+    if begun is not None:
+        with held_data_dir(old), pytest.raises(StartError, match="in use by another broker"):
+            give_up_import(old, settings)
+        assert noted_places(old).is_on_servers
     give_up_import(old, settings)
     assert noted_places(old).is_on_servers == (begun is None)
     assert noted_places(old).static == ON_SQL  # where its accounts are

@@ -83,8 +83,8 @@ def import_embedded(
 
 def give_up_import(source_dir: Path, settings: Settings) -> int:
     """Delete from Redis what an import of this directory has stored there that was broken off, and let its broker start
-    as before; returns how many keys. Raises OptionError, UserError for servers that are not named or a new directory
-    in use, StoreError without such an import."""
+    as before; returns how many keys. Raises OptionError, UserError for servers that are not named, StartError for a
+    directory in use, StoreError without such an import."""
     _check_servers(settings)
     with held_data_dir(Path(settings.data_dir)):
         from embermq.tools.embedded_import.servers import begun_import, give_up
@@ -93,9 +93,9 @@ def give_up_import(source_dir: Path, settings: Settings) -> int:
         is_noted = (noted.log, noted.session) == (there.log, there.session)
         # Its last step but one was done: as long as it is not given up, nobody starts on the servers either.
         if is_noted and (source_dir / DATABASE).is_file() and begun_import(settings) is not None:
-            _note_places(
-                source_dir, replace(settings, stores=replace(settings.stores, log=SQLITE, session=SQLITE))
-            )
+            embedded = replace(settings.stores, log=SQLITE, session=SQLITE)
+            with held_data_dir(source_dir):
+                _note_places(source_dir, replace(settings, stores=embedded))
         return give_up(settings)
 
 
