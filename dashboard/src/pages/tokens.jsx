@@ -77,6 +77,7 @@ function Add({ again, onMade }) {
               <option value="read">read: see</option>
               <option value="operate">operate: send away, publish, purge</option>
               <option value="admin">admin: configure, delete, decide who may what</option>
+              <option value="rules">rules: write rules of the pipeline, which see every message</option>
             </select>
           </Field>
           <Field name="Valid for" about="Such as 30d">

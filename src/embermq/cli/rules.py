@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
 
+from embermq.admin import access_operations as ops
+from embermq.admin.pipeline_rule_values import PipelineRuleView
 from embermq.app.config import Settings
+from embermq.app.control import ControlClient
 from embermq.app.slots import named_slot
+from embermq.cli.control import broker_command
 from embermq.cli.options import Slot, Tasks, with_settings
 from embermq.cli.terminal import Told, group, shown, table
 from embermq.model.amounts import counted
@@ -21,13 +26,25 @@ PAYLOAD_CHARACTERS = 100
 
 app = group("Rules of the pipeline: SQL whose rows are published.")
 
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The rule.")]
 Names = Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Else all.")]
 
 
-@app.command("list")
-@with_settings
+class Target(Enum):
+    """What a rule that is put may write to: nothing that names other machines."""
+
+    MQTT, QUEUE, LAKE = "mqtt", "queue", "lake"
+
+
+def _list_elsewhere(broker: ControlClient) -> Told:
+    found = [msgspec.convert(one, PipelineRuleView) for one in broker.ask(ops.LIST_PIPELINE_RULES)]
+    rows = [(one.name, one.queue or one.to, shown(" ".join(one.sql.split()))) for one in found]
+    return Told(found, table([("rule", "to", "sql"), *rows], names=3))
+
+
+@broker_command(app, "list", _list_elsewhere)
 def list_rules(settings: Settings) -> Told:
-    """Show the rules of the configuration."""
+    """Show the rules of the configuration, and those that were put."""
     from embermq.tools.rules import chosen
 
     found = chosen((), settings)
@@ -39,6 +56,34 @@ def list_rules(settings: Settings) -> Told:
         for name, rule in found.items()
     ]
     return Told(about, table([("rule", "to", "sql"), *rows], names=3))
+
+
+@broker_command(app, "put")
+def put(
+    broker: ControlClient,
+    name: Name,
+    sql: Annotated[str, typer.Argument(metavar="SQL", help="What it selects.")],
+    *,
+    to: Annotated[Target, typer.Option("--to", help="Where its rows go.")] = Target.MQTT,
+    queue: Annotated[str, typer.Option("--queue", help="Which one, with --to queue.")] = "",
+    every: Annotated[str, typer.Option("--every", help="How often, of a rule over a window of time.")] = "",
+    over: Annotated[str, typer.Option("--over", help="How long its window is.")] = "",
+    qos: Annotated[int, typer.Option("--qos", min=1, max=2, help="Of what it publishes.")] = 1,
+    sees_rules: Annotated[
+        bool, typer.Option("--sees-rules", help="It sees what other rules have published, too.")
+    ] = False,
+) -> list[str]:
+    """Write a rule, or another SQL for it. The pipeline of the running broker starts anew with it."""
+    more = {"queue": queue, "every": every, "over": over, "qos": qos, "sees_rules": sees_rules}
+    broker.ask(ops.PUT_PIPELINE_RULE, rule=name, sql=sql, to=to.value, **more)
+    return [f"put the rule {shown(name)}; embermq pipeline status says whether Spark understands it"]
+
+
+@broker_command(app, "delete")
+def delete(broker: ControlClient, name: Name) -> list[str]:
+    """Remove a rule that was put. One of the configuration is removed there."""
+    broker.ask(ops.REMOVE_PIPELINE_RULE, rule=name)
+    return [f"removed the rule {shown(name)}"]
 
 
 @app.command("check")
@@ -64,7 +109,7 @@ def _said(found: CheckedRule) -> str:
 @with_settings
 def errors(
     settings: Settings,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The rule.")],
+    name: Name,
     *,
     limit: Annotated[int, typer.Option("--limit", min=1, max=1_000, help="How many at most.")] = 20,
 ) -> Told:
@@ -81,7 +126,7 @@ def errors(
 @with_settings
 def try_it(
     settings: Settings,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The rule.")],
+    name: Name,
     *,
     start: Annotated[
         str,
