@@ -7,7 +7,9 @@ import json
 import os
 import re
 import signal
+import sys
 import time
+from collections import Counter
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
@@ -30,7 +32,8 @@ from embermq.mqtt.wire.packets import Puback, Publish
 
 WAIT_S = 90.0
 LEASE_S = 3
-KILLS = 20
+KILLS = int(os.environ.get("KILLS", "50"))
+"""Of which the takeovers are measured."""
 TIMES = 2
 """How often one node takes over from the other in a round."""
 MESSAGES = 250
@@ -274,5 +277,8 @@ def test_how_long_a_takeover_takes(etcd: EtcdServer, servers: dict[str, object],
             took_s.append(time.monotonic() - began_s)
             serving.launch()
             serving, waiting = waiting, serving
+    half_seconds = Counter(int(2 * each) for each in took_s)
+    for number in range(min(half_seconds), max(half_seconds) + 1):
+        sys.stdout.write(f"{number / 2:4.1f} to {number / 2 + 0.5:4.1f} s  {'#' * half_seconds[number]}\n")
     judge(sorted(took_s)[KILLS // 2], LEASE_S + 3, f"s, the median takeover with a lease of {LEASE_S} s")
     judge(max(took_s), LEASE_S + 5, "s, the longest")
