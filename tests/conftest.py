@@ -6,6 +6,7 @@ import gc
 import os
 import re
 from collections.abc import Generator, Iterator
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -93,8 +94,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Mark each test with its family, the folder below tests/, and refuse a promise that is not well named. What is
     marked `in_faults` is left to `make faults`, which tells the number of rounds, `in_perf` to `make perf`."""
     for item in items:
-        if item.path.is_relative_to(TESTS):
-            item.add_marker(item.path.relative_to(TESTS).parts[0])
+        if family := _family(item.path):
+            item.add_marker(family)
         for mark in item.iter_markers("promise"):
             for promise in mark.args:
                 if not (isinstance(promise, str) and PROMISE_ID.fullmatch(promise)):
@@ -129,8 +130,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
     return FilesTogether(config, log) if config.getoption("dist") == "loadfile" else None
 
 
+@cache
+def _family(path: Path) -> str:
+    """The folder below tests/; "" for a test from elsewhere. Asked of every test, so it is worked out once a file."""
+    return path.relative_to(TESTS).parts[0] if path.is_relative_to(TESTS) else ""
+
+
 def _turn(item: pytest.Item) -> int:
-    family = item.path.relative_to(TESTS).parts[0] if item.path.is_relative_to(TESTS) else ""
+    family = _family(item.path)
     return LONGEST_FIRST.index(family) if family in LONGEST_FIRST else len(LONGEST_FIRST)
 
 
