@@ -184,16 +184,15 @@ class Audit(ABC):
         progress(1, STEPS)
         start, end, records = self._keep()
         progress(2, STEPS)
-        owed = self._judged(records)
-        owed.write.parquet(str(self._work / "owed"))
-        owed = self._spark.read.parquet(str(self._work / "owed"))
+        owed = self._once("owed", self._judged(records))
         progress(3, STEPS)
         self._look_at(owed)
         totals = _totals(records)
         is_whole = not self._wanted.has_times and self._is_whole(totals, start, end)
         accounts = self._accounts(owed, start, end, totals["oldest"] if is_whole else None)
         progress(4, STEPS)
-        found, compared = self._differences(records, owed, accounts, start, end)
+        differences, compared = self._differences(records, owed, accounts, start, end)
+        found = self._once("found", differences)
         outcomes = owed.groupBy("date", "root", "client", "outcome").agg(
             F.count(F.lit(1)).alias("messages"), F.sum("payload_bytes").alias("payload_bytes")
         )
@@ -241,6 +240,12 @@ class Audit(ABC):
                 OutcomeByDay(**_named(row)) for row in per_client.orderBy("date").limit(ROWS_SHOWN).collect()
             ),
         )
+
+    def _once(self, name: str, table: DataFrame) -> DataFrame:
+        """The same, worked out once: it is asked several times."""
+        place = str(self._work / name)
+        table.write.parquet(place)
+        return self._spark.read.schema(table.schema).parquet(place)
 
     # Accounts
 
