@@ -10,7 +10,8 @@ import msgspec
 import typer
 
 from embermq.app.config import Settings
-from embermq.cli.options import AsJson, End, Into, Start, Tasks, with_settings
+from embermq.app.slots import named_slot
+from embermq.cli.options import AsJson, End, Into, Slot, Start, Tasks, with_settings
 from embermq.cli.terminal import print_report, shown, table
 from embermq.model.amounts import counted
 from embermq.tools.log_place import told_position
@@ -44,6 +45,7 @@ def command(
         ),
     ] = None,
     tasks: Tasks = 0,
+    slot: Slot = None,
     as_json: AsJson = False,
 ) -> None:
     """Compare what was accepted with what became of it. Nothing is changed; the broker may be running. The report is a
@@ -56,7 +58,7 @@ def command(
         return
     order = PastOrder(start=start, end=end, into=into, dry_run=dry_run, tasks=tasks)
     with job_told("steps", as_json=as_json) as (progress, _):
-        done = audit.run_audit_of(order, settings, progress)
+        done = audit.run_audit_of(order, named_slot(settings, slot), progress)
     print_report({"report": done.report, "folder": done.folder}, _lines(done), as_json=as_json)
     raise typer.Exit(EXIT_DIFFERENCES if done.report.differences_count else 0)
 

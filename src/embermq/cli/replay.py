@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from embermq.app.config import Settings
-from embermq.cli.options import AsJson, End, Rate, Start, Tasks, ToQueue, ToTopic, with_settings
+from embermq.cli.options import AsJson, End, Rate, Slot, Start, Tasks, ToQueue, ToTopic, with_settings
 from embermq.cli.terminal import print_report, shown, table
 from embermq.model.amounts import counted
 from embermq.tools.log_place import told_position
@@ -40,6 +40,7 @@ def command(
         bool, typer.Option("--again", help="Once more from the start, although it was begun or done before.")
     ] = False,
     tasks: Tasks = 0,
+    slot: Slot = None,
     as_json: AsJson = False,
 ) -> None:
     """Replay messages of the log or the lake. The broker has to be running. Interrupted or killed, the same command
@@ -50,7 +51,7 @@ def command(
     words = ReplayWords(
         start=start, end=end, topic_filter=topic_filter, client=client, topic=topic, queue=queue
     )
-    order = ReplayOrder(words=words, rate=rate, dry_run=dry_run, anew=anew, tasks=tasks)
+    order = ReplayOrder(words=words, rate=rate, dry_run=dry_run, anew=anew, tasks=tasks, slot=slot)
     with job_told("messages", as_json=as_json) as (progress, notice):
         report = run_replay(order, settings, progress, notice)
     print_report({"report": report}, lines_of(report), as_json=as_json)

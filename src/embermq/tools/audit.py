@@ -83,7 +83,7 @@ def run_audit_of(order: PastOrder, settings: Settings, progress: Progress) -> Au
     from embermq.pipeline.jobs.audit import run_audit
     from embermq.pipeline.jobs.audit_page import audit_page
 
-    data_dir = data_of(settings)
+    data_dir = data_of(settings, by_slot=True)
     wanted, made_at, places = past_range(order.start, order.end), now(), Places(data_dir)
     folder = report_folder(order.into, data_dir / FOLDER, made_at)
     audit = partial(

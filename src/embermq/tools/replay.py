@@ -19,6 +19,9 @@ from embermq.app.config import Settings
 from embermq.app.control import ControlClient
 from embermq.app.errors import JobFailed, OptionError, UserError
 from embermq.app.pipeline_side import driver_settings
+from embermq.app.places_noted import noted_places
+from embermq.app.slots import named_slot
+from embermq.cluster.slots import slot_of
 from embermq.model.moments import iso_ms
 from embermq.mqtt.topics.errors import TopicError
 from embermq.mqtt.topics.names import SHARE_PREFIX, validate_filter
@@ -67,6 +70,8 @@ class ReplayOrder(Struct, frozen=True, kw_only=True):
     dry_run: bool = False
     anew: bool = False
     tasks: int = 0
+    slot: int | None = None
+    """Of a cluster with several slots: whose messages."""
 
 
 class ReplayReport(Struct, frozen=True, kw_only=True):
@@ -101,29 +106,37 @@ class _Job(Struct, frozen=True, kw_only=True):
     place: str = ""
     """Where they are, once all are."""
     done: bool = False
+    into_slot: int | None = None
+    """Of a cluster with several: which one's node takes them, and knows how far it is."""
 
 
 def run_replay(order: ReplayOrder, settings: Settings, progress: Progress, notice: Notice) -> ReplayReport:
     """Raises EmberError, PipelineError. Interrupted, failed or killed, the same order goes on."""
-    data_dir = data_of(settings)
-    words = order.words
+    data_dir, words = data_of(settings, by_slot=True), order.words
+    into_slot = _slot_of_target(settings, words)
+    settings, place = named_slot(settings, order.slot), _folder(data_dir, words, order.slot)
     goal = ReplayTarget(client=words.client, topic=words.topic, queue=words.queue)
     target = target_topic(goal)
-    known = None if order.anew or order.dry_run else read_job(_folder(data_dir, words), _Job)
+    known = None if order.anew or order.dry_run else read_job(place, _Job)
     # One that goes on needs neither Spark nor the log: Kafka may be away.
     wanted = _range(words, log_end(settings, Places(data_dir)) if known is None else known.log_end)
     if order.dry_run:
         return _report(
             _Job(id="", words=words, log_end=wanted.log_end, chosen=_choose(order, settings, wanted, None))
         )
-    with held_folder(_folder(data_dir, words), "this replay") as folder, ControlClient(data_dir) as broker:
+    with held_folder(place, "this replay") as folder, ControlClient(data_dir) as broker:
         job = None if order.anew else read_job(folder, _Job)
         if job is None:
             forget_job(folder)
-            job = _Job(id=os.urandom(8).hex(), words=words, log_end=wanted.log_end)
+            job = _Job(id=os.urandom(8).hex(), words=words, log_end=wanted.log_end, into_slot=into_slot)
         refused = RefusedFile(folder / REFUSED)
         if job.done:
             return _report(job, refused, was_done=True)
+        if job.into_slot != into_slot:
+            raise UserError(
+                f"this replay goes into slot {job.into_slot} of the cluster, and the node of {data_dir} has slot "
+                f"{into_slot} now: move {folder} to the data directory of the node that has that one, or wait"
+            )
         check_target(broker, goal)
         if job.chosen is None:
             job = _choose_into(folder, order, settings, replace(wanted, log_end=job.log_end), job)
@@ -225,6 +238,20 @@ def _by_number(refused: RefusedMessage) -> int:
 # What was asked for
 
 
+def _slot_of_target(settings: Settings, words: ReplayWords) -> int | None:
+    """Whose node takes what is replayed: that of the data directory. None without several slots. Raises UserError."""
+    slots = settings.cluster.slots
+    if slots == 1:
+        return None
+    here = noted_places(Path(settings.data_dir)).slot
+    if words.client and slot_of(words.client, slots) != here:
+        raise UserError(
+            f"the client {words.client!r} is of slot {slot_of(words.client, slots)}, and its log is there: name the "
+            "data directory of that slot's node with --data-dir"
+        )
+    return here
+
+
 def _range(words: ReplayWords, end: int) -> ReplayRange:
     """Raises OptionError."""
     try:
@@ -239,5 +266,6 @@ def _range(words: ReplayWords, end: int) -> ReplayRange:
 # The folder
 
 
-def _folder(data_dir: Path, words: ReplayWords) -> Path:
-    return data_dir / FOLDER / blake2b(msgspec.json.encode(words), digest_size=8).hexdigest()
+def _folder(data_dir: Path, words: ReplayWords, slot: int | None) -> Path:
+    told = msgspec.json.encode(words) + (b"" if slot is None else b"%d" % slot)
+    return data_dir / FOLDER / blake2b(told, digest_size=8).hexdigest()

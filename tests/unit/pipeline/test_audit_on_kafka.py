@@ -34,7 +34,7 @@ def compares(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Compares:
         monkeypatch.setattr(kafka_audit, "KafkaKeptRecords", lambda *_, **__: kept)
         audit = KafkaAudit(Mock(), Mock(), Mock(), wanted, kafka=Mock(), work=tmp_path, copy=Mock())
         start, end, _ = audit._keep()
-        return audit._is_whole({"records": readable}, start, end)
+        return audit._is_whole({"good": readable}, start, end)
 
     return asked
 

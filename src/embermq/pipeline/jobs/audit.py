@@ -197,7 +197,7 @@ class Audit(ABC):
             F.count(F.lit(1)).alias("messages"), F.sum("payload_bytes").alias("payload_bytes")
         )
         traffic = (
-            records.where("error IS NULL")
+            records.where("error IS NULL AND NOT is_copy")  # those are accepted where they come from
             .groupBy("date", "root")
             .agg(F.count(F.lit(1)).alias("messages"), F.sum("payload_bytes").alias("payload_bytes"))
         )
@@ -457,9 +457,11 @@ class EmbeddedAudit(Audit):
 
 
 def _totals(records: DataFrame) -> dict[str, Any]:
+    is_own = ~F.col("is_copy")
     row = records.agg(
-        F.count_if(F.col("error").isNull()).alias("records"),
-        F.coalesce(F.sum("payload_bytes"), F.lit(0)).alias("payload_bytes"),
+        F.count_if(F.col("error").isNull()).alias("good"),
+        F.count_if(F.col("error").isNull() & is_own).alias("records"),
+        F.coalesce(F.sum(F.when(is_own, F.col("payload_bytes"))), F.lit(0)).alias("payload_bytes"),
         F.count_if(F.col("from_lake")).alias("from_lake"),
         F.min(F.unix_millis("accepted_at")).alias("oldest"),
         F.max(F.unix_millis("accepted_at")).alias("newest"),

@@ -170,7 +170,7 @@ class KafkaAudit(Audit):
     # What can be checked
 
     def _is_whole(self, totals: dict[str, Any], start: int, end: int) -> bool:
-        is_read = not self._without_record and bool(totals["records"] == self._read)
+        is_read = not self._without_record and bool(totals["good"] == self._read)
         return is_read and not self._is_cut and self._wanted.end is None
 
     def _look_at(self, owed: DataFrame) -> None:

@@ -23,6 +23,7 @@ from embermq.pipeline.jobs.replay_values import Chosen, ReplayRange
 from embermq.pipeline.places import Places
 from embermq.pipeline.settings import PipelineSettings
 from embermq.pipeline.sources.message_log import MessageLogSource
+from embermq.pipeline.transforms.batch_values import is_copy
 from embermq.pipeline.transforms.replay import (
     judged_records,
     measures,
@@ -67,7 +68,8 @@ def _choose(
             lake = in_lives(past.in_lake(spark, wanted), wanted.topic_filter)
             found = _take(lake, wanted, now, into and into / LAKE_PART, ordered_by=LAKE_ORDER)
             parts.append(replace(found, from_lake=found.chosen))
-        parts.append(_take(past.in_log(spark, wanted), wanted, now, into and into / LOG_PART))
+        own = past.in_log(spark, wanted).where(~is_copy())  # those are replayed where they come from
+        parts.append(_take(own, wanted, now, into and into / LOG_PART))
         older = past.let_go(wanted)
         if not past.look() or last:
             break
