@@ -7,11 +7,13 @@ import json
 import os
 import signal
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
 
+import deltalake
 import httpx
 import pytest
 from confluent_kafka import Consumer, KafkaException, TopicPartition
@@ -24,6 +26,7 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.etcd_server import EtcdServer
 from tests.support.forked_program import run_program
 from tests.support.mqtt_client import MqttClient, run
+from tests.support.seaweed import BUCKET, KEY, SECRET, SeaweedServer
 from tests.support.sql_server import SqlServer
 from tests.support.waiting import wait_for
 
@@ -45,6 +48,25 @@ AWAY, THERE = 30, 10
 """Messages of each publisher while the application is away, and while it is there."""
 KILLS = 2
 MESSAGES = 250
+
+
+@pytest.fixture
+def storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SeaweedServer]:
+    """With its keys in the environment of what is started."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+    with SeaweedServer(tmp_path / "storage") as server:
+        yield server
+
+
+@pytest.fixture
+def stores(postgres: SqlServer, storage: SeaweedServer) -> tuple[SqlServer, SeaweedServer]:
+    """Of archive and lake."""
+    return postgres, storage
+
+
+def in_storage(storage: SeaweedServer) -> dict[str, object]:
+    return {"pipeline.lake_dir": f"s3a://{BUCKET}/lake", "pipeline.lake_s3_endpoint": storage.endpoint}
 
 
 def application_of(slot: int) -> str:
@@ -247,13 +269,19 @@ def told_by_command(node: BrokerProcess) -> dict[str, Any]:
 @pytest.mark.promise("cluster-21")
 @pytest.mark.in_faults
 @pytest.mark.timeout(1_000)
-def test_applications_of_all_slots_and_the_archive_get_all_once_when_nodes_are_killed_or_stand_still(
-    seed: int, etcd: EtcdServer, servers: dict[str, object], postgres: SqlServer, tmp_path: Path
+def test_applications_of_all_slots_archive_and_lake_get_all_once_when_nodes_are_killed_or_stand_still(
+    seed: int,
+    etcd: EtcdServer,
+    servers: dict[str, object],
+    stores: tuple[SqlServer, SeaweedServer],
+    tmp_path: Path,
 ) -> None:
     """The driver of a node that stands still goes on beside the one of the slot's next node."""
+    postgres, storage = stores
     random, database = Random(seed), postgres.database()
     upgrade_schema(parse_url(database), SqlSettings())
-    archived = {"pipeline.queries": json.dumps(["dispatch", "archive"]), "stores.static": database}
+    archived = in_storage(storage) | {"stores.static": database}
+    archived["pipeline.queries"] = json.dumps(["dispatch", "archive", "lake"])
 
     async def scenario(found: list[BrokerProcess]) -> None:
         fleet = Fleet(found[0].port, random, topics=5, window=50)
@@ -291,6 +319,7 @@ def test_applications_of_all_slots_and_the_archive_get_all_once_when_nodes_are_k
         assert fleet.acknowledged() == len(fleet.publishers) * KILLS * MESSAGES
         fleet.judge()
         await wait_for(partial(is_archived, fleet, postgres, database), SPARK_S, "the archive has everything")
+        await wait_for(partial(is_in_lake, fleet, storage), SPARK_S, "the lake has everything")
 
     with nodes(etcd, servers | OWN | archived, tmp_path, spare=True, pipeline=True) as found:
         run(scenario(found), 900)
@@ -302,6 +331,25 @@ def is_archived(fleet: Fleet, postgres: SqlServer, database: str) -> bool:
     copy of another slot, or written by two drivers."""
     statement = f"SELECT topic, payload FROM {SERVER_MESSAGES}"
     rows: list[tuple[Any, ...]] = postgres.execute(statement, database=database.rpartition("/")[2])
+    return has_all_once(fleet, rows)
+
+
+def is_in_lake(fleet: Fleet, storage: SeaweedServer) -> bool:
+    """The same of the table that all slots have."""
+    return has_all_once(fleet, rows_in(storage, "lake", "topic", "payload"))
+
+
+def rows_in(storage: SeaweedServer, table: str, *columns: str) -> list[tuple[Any, ...]]:
+    """Of a table there; [] while it is not."""
+    try:
+        found = deltalake.DeltaTable(f"s3://{BUCKET}/{table}", storage_options=storage.options())
+    except deltalake.exceptions.TableNotFoundError:
+        return []
+    rows = found.to_pyarrow_table(columns=list(columns)).to_pylist()
+    return [tuple(row[name] for name in columns) for row in rows]
+
+
+def has_all_once(fleet: Fleet, rows: Iterable[tuple[Any, ...]]) -> bool:
     found = Counter((str(topic), number_of(bytes(payload))) for topic, payload in rows)
     for publisher in fleet.publishers:
         if publisher.qos == 2:

@@ -17,7 +17,9 @@ import deltalake
 import duckdb
 import duckdb_extension_delta  # type: ignore[import-untyped]
 import polars as pl
+import pyarrow.fs as pafs
 import pytest
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from tests.pipeline.lake import offsets_in, rows_in
@@ -31,6 +33,7 @@ from embermq.pipeline.errors import LakeError
 from embermq.pipeline.jobs import compact as job
 from embermq.pipeline.jobs.lake_upkeep import tidy
 from embermq.pipeline.places import Places
+from embermq.pipeline.sinks.conditional_log import load_log_store
 from embermq.pipeline.sinks.lake import Lake
 from embermq.pipeline.transforms.lake import lake_rows
 from embermq.tools.backup import make_backup, restore_backup
@@ -38,6 +41,7 @@ from embermq.tools.backup import make_backup, restore_backup
 REPLAYS = [(0, 10), (0, 10), (5, 17), (3, 30), (29, 40)]
 """Offset ranges as a query might repeat them after losing its checkpoint."""
 LOG_ID = 7
+LOG_FILES = pafs.FileSelector(f"{BUCKET}/lake/_delta_log")
 DAY_MS = 86_400_000
 NOON = date(2025, 6, 15)
 RECORDS = 40
@@ -395,6 +399,88 @@ def test_a_backup_has_the_lake_of_its_position(
     assert offsets_in(fresh) == list(range(RECORDS))
 
 
+@pytest.mark.promise("pipeline-2", "pipeline-10", "cluster-21")
+def test_of_two_drivers_that_write_at_once_one_is_refused(
+    spark: SparkSession, log: LogWriter, places: Places, lakes: list[Lake], tmp_path: Path
+) -> None:
+    """That of a node that stood still, and the one of the slot's next node: before a commit, and during one."""
+    log.append([record(payload=b"%d" % i) for i in range(RECORDS)])
+    late = opened(spark, places, lakes)
+    write(late, spark, places, 0, 5)
+    other = Lake(str(places.lake), Places(tmp_path / "other"))
+    lakes.append(other)
+    other.open(spark, LOG_ID)
+    write(other, spark, places, 5, 10)
+    with pytest.raises(LakeError, match="another driver has written up to 10, where 5 was known"):
+        write(late, spark, places, 5, 20)
+    late.open(spark, LOG_ID)
+    commit = late.table._commit
+
+    def overtaken(*given: Any) -> None:
+        write(other, spark, places, 10, 15)
+        commit(*given)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(late.table, "_commit", overtaken)
+        with pytest.raises(LakeError, match="another driver has written behind 10 meanwhile"):
+            write(late, spark, places, 5, 20)
+    assert offsets_in(places) == list(range(15))
+    late.open(spark, LOG_ID)
+    assert late.positions() == {0: 15}
+    write(late, spark, places, 5, RECORDS)
+    assert offsets_in(places) == list(range(RECORDS))
+
+
+@contextmanager
+def object_storage(spark: SparkSession, folder: Path, **options: str) -> Iterator[SeaweedServer]:
+    """Where this session finds it."""
+    hadoop: Any = spark._jsc.hadoopConfiguration()
+    with SeaweedServer(folder) as server:
+        named = {
+            "endpoint": server.endpoint,
+            "path.style.access": "true",
+            "endpoint.region": "us-east-1",
+            "access.key": KEY,
+            "secret.key": SECRET,
+            "impl.disable.cache": "true",
+            **options,
+        }
+        for name, value in named.items():
+            hadoop.set(f"fs.s3a.{name}", value)
+        try:
+            yield server
+        finally:
+            for name in named:
+                hadoop.unset(f"fs.s3a.{name}")
+
+
+@pytest.mark.in_faults
+@pytest.mark.promise("cluster-21")
+def test_a_commit_whose_number_is_taken_is_refused_by_the_storage(
+    spark: SparkSession, places: Places, lakes: list[Lake], tmp_path: Path
+) -> None:
+    """As the drivers of several slots write; without that they do not begin."""
+    load_log_store(spark, tmp_path / "classes")
+    with object_storage(spark, tmp_path / "weak", **{"create.conditional.enabled": "false"}):
+        lakes.append(weak := Lake(f"s3a://{BUCKET}/lake", places, shared=True))
+        with pytest.raises(Py4JJavaError, match="Conditional Writes Unavailable"):
+            weak.open(spark, LOG_ID, [0])
+        weak.close()
+    with object_storage(spark, tmp_path / "strong") as server:
+        lakes.append(strong := Lake(f"s3a://{BUCKET}/lake", places, shared=True))
+        strong.open(spark, LOG_ID, [0])
+        jvm: Any = spark._jvm
+        conf: Any = spark._jsparkSession.sessionState().newHadoopConf()
+        commit = jvm.org.apache.hadoop.fs.Path(f"s3a://{BUCKET}/lake/_delta_log/{0:020}.json")
+        with pytest.raises(Py4JJavaError, match="FileAlreadyExistsException"):
+            jvm.embermq.ConditionalLogStore(conf).write(
+                commit, jvm.java.util.ArrayList().iterator(), False, conf
+            )
+        (name,) = {each.base_name for each in server.files().get_file_info(LOG_FILES) if each.is_file}
+        assert name == f"{0:020}.json", "nothing is left of the look"
+        assert strong.table.version() == 0
+
+
 @pytest.mark.in_faults
 @pytest.mark.promise("pipeline-2", "pipeline-10")
 def test_in_object_storage(
@@ -402,16 +488,7 @@ def test_in_object_storage(
 ) -> None:
     """Written, opened anew, put in order, and read by the package deltalake."""
     log.append([record(payload=b"%d" % i) for i in range(RECORDS)])
-    hadoop: Any = spark._jsc.hadoopConfiguration()
-    with SeaweedServer(tmp_path / "seaweed") as server:
-        for name, value in {
-            "endpoint": server.endpoint,
-            "path.style.access": "true",
-            "endpoint.region": "us-east-1",
-            "access.key": KEY,
-            "secret.key": SECRET,
-        }.items():
-            hadoop.set(f"fs.s3a.{name}", value)
+    with object_storage(spark, tmp_path / "seaweed") as server:
         place = f"s3a://{BUCKET}/lake"
         for ranges in ([(0, 10), (5, 20)], [(0, 25), (17, RECORDS)]):
             lake = Lake(place, places)

@@ -18,6 +18,7 @@ from embermq.app.settings import SQLITE
 from embermq.app.store_addresses import cluster_name
 from embermq.edge.settings import Address
 from embermq.edge.settings import parse_address as parse_listener
+from embermq.pipeline.settings import is_s3
 
 if TYPE_CHECKING:
     from embermq.app.config import Settings
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from embermq.pipeline.rules.settings import RuleSettings
     from embermq.pipeline.settings import QueryName
 
-QUERIES_BY_SLOT: tuple[QueryName, ...] = ("dispatch", "archive")
+QUERIES_BY_SLOT: tuple[QueryName, ...] = ("dispatch", "archive", "lake")
 """Queries of the pipeline that each node runs over the log of its slot."""
 
 
@@ -120,8 +121,14 @@ def _check_queries(settings: Settings) -> None:
     unfit = [query for query in settings.pipeline.queries if query not in QUERIES_BY_SLOT]
     if unfit:
         raise ValueError(
-            f"pipeline.queries: with cluster.slots of {settings.cluster.slots}, leave out {' and '.join(unfit)}: they "
-            "write files of one node, and would count again what they have counted when a slot goes to another one"
+            f"pipeline.queries: with cluster.slots of {settings.cluster.slots}, leave out {' and '.join(unfit)}: it "
+            "writes a file of one node, and would count again what it has counted when a slot goes to another one"
+        )
+    if "lake" in settings.pipeline.queries and not is_s3(settings.pipeline):
+        raise ValueError(
+            f"pipeline.queries: with cluster.slots of {settings.cluster.slots}, lake needs pipeline.lake_dir in object "
+            "storage (s3a://BUCKET/PATH): the nodes of all slots write one table, and in a folder two commits at once "
+            "may become one"
         )
     if "archive" in settings.pipeline.queries and settings.stores.static == SQLITE:
         raise ValueError(
@@ -139,8 +146,8 @@ def _check_rule(name: str, rule: RuleSettings, slots: int) -> None:
         )
     if rule.to == "lake":
         raise ValueError(
-            f'rules.{name}.to = "lake": with cluster.slots of {slots}, choose another one: its table has one writer, '
-            "and the nodes of all slots would write it"
+            f'rules.{name}.to = "lake": with cluster.slots of {slots}, choose another one: that the nodes of all slots '
+            "write its table has not been tried"
         )
 
 
@@ -177,5 +184,5 @@ def check_no_slots(settings: Settings) -> None:
     if settings.cluster.slots > 1:
         raise UserError(
             f"cluster.slots is {settings.cluster.slots}: each node runs the pipeline of its slot by itself, with "
-            "pipeline.enabled = true, and it cannot run apart from it"
+            "pipeline.enabled = true, and keeps what it writes in order; none of that is done apart from it"
         )

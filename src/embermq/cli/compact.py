@@ -28,10 +28,12 @@ def command(
     as_json: AsJson = False,
 ) -> None:
     """Put the lake in order. It merges files and deletes what is too old, as a running pipeline does by itself."""
+    from embermq.app.slots import check_no_slots
     from embermq.cli.message_bar import job_told
     from embermq.pipeline.jobs.compact import compact
     from embermq.pipeline.places import Places
 
+    check_no_slots(settings)
     places = Places(Path(settings.data_dir).absolute())
     if not places.lake_ledger.is_file():
         raise UserError(f"{places.data_dir} has no lake; name the broker's data directory with --data-dir")

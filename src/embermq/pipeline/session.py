@@ -20,9 +20,11 @@ from embermq.pipeline.settings import (
     PipelineSettings,
     is_local,
     is_on_loopback,
+    slot_of_pipeline,
     spark_options,
     writes_lake,
 )
+from embermq.pipeline.sinks import conditional_log
 from embermq.pipeline.sinks.delta_table import OPTIONS
 
 LOOPBACK = "127.0.0.1"
@@ -93,6 +95,8 @@ def start_session(
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     authenticate_callbacks(spark.sparkContext._gateway)
+    if conditional_log.OPTIONS.items() <= options.items():
+        conditional_log.load_log_store(spark, places.scratch / "classes")
     return spark
 
 
@@ -173,10 +177,12 @@ def _place_options(settings: PipelineSettings, scratch: Path, socket_dir: Path) 
 
 def lake_options(settings: PipelineSettings) -> dict[str, str]:
     """What writing the lake takes, at the place that the settings name."""
-    endpoint = settings.lake_s3_endpoint
+    options, endpoint = OPTIONS, settings.lake_s3_endpoint
+    if slot_of_pipeline(settings) is not None:
+        options = options | conditional_log.OPTIONS
     if not endpoint:
-        return OPTIONS
-    return OPTIONS | {
+        return options
+    return options | {
         "spark.hadoop.fs.s3a.endpoint": endpoint,
         # What is not Amazon's has no name for each bucket, and needs a region in signatures alone.
         "spark.hadoop.fs.s3a.path.style.access": "true",

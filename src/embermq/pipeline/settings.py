@@ -268,6 +268,12 @@ def is_s3(settings: PipelineSettings) -> bool:
     return settings.lake_dir.startswith(_S3)
 
 
+def slot_of_pipeline(settings: PipelineSettings) -> int | None:
+    """Of a cluster with several slots, whose drivers write the same tables, each what is of its slot; None without."""
+    kafka = settings.kafka if isinstance(settings, DriverSettings) else None
+    return None if kafka is None else kafka.slot
+
+
 def _check_lake(settings: PipelineSettings) -> None:
     if "://" in settings.lake_dir and not is_s3(settings):
         raise PipelineSettingsError(

@@ -18,7 +18,7 @@ from embermq.pipeline.jobs.lake_upkeep import LakeUpkeep
 from embermq.pipeline.log_look import Positions
 from embermq.pipeline.places import Places
 from embermq.pipeline.schema import PARTITION
-from embermq.pipeline.settings import DriverSettings
+from embermq.pipeline.settings import DriverSettings, slot_of_pipeline
 from embermq.pipeline.sinks.lake import Lake, lake_place
 from embermq.pipeline.sinks.message_file import MessageFile
 from embermq.pipeline.sinks.message_store import MessageStoreSink
@@ -178,8 +178,9 @@ class LakeFeed(BulkPart):
 
     def __init__(self, settings: DriverSettings, places: Places, log: BulkLog) -> None:
         super().__init__(settings, places, log)
-        self._sink = Lake(lake_place(settings, places), places)
-        self._upkeep = LakeUpkeep(settings.lake_retention_days)
+        slot = slot_of_pipeline(settings)
+        self._sink = Lake(lake_place(settings, places), places, shared=slot is not None)
+        self._upkeep = LakeUpkeep(settings.lake_retention_days, slot)
 
     def open(self, spark: SparkSession) -> None:
         lake_jars(self.settings)  # says what is missing, and how to get it

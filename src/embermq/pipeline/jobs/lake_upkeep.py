@@ -71,7 +71,10 @@ class KeptTable(Protocol):
 class LakeUpkeep:
     """Says when it is time, and does it. Once a day it is a whole round, otherwise files are merged."""
 
-    def __init__(self, retention_days: int) -> None:
+    def __init__(self, retention_days: int, slot: int | None = None) -> None:
+        """Of the slots of a cluster, which have their tables together, the first one does it: two that merge the same
+        files get in each other's way."""
+        self._is_ours = not slot
         self._retention_days = retention_days
         self._last_ms: int | None = None
         self._last_day: date | None = None
@@ -80,6 +83,8 @@ class LakeUpkeep:
 
     def look(self, lake: KeptTable, now_ms: int) -> None:
         """Every second: begin what is due; returns at once. Raises nothing of what the work meets."""
+        if not self._is_ours:
+            return
         if self._last_ms is None:
             self._last_ms = now_ms
         if self._thread is not None:

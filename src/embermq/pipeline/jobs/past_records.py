@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 from embermq.pipeline.errors import ReplayError
 from embermq.pipeline.jobs.replay_values import ReplayRange
 from embermq.pipeline.places import Places
-from embermq.pipeline.settings import PipelineSettings, is_s3
+from embermq.pipeline.settings import PipelineSettings, is_s3, slot_of_pipeline
 from embermq.pipeline.sinks.delta_table import DeltaTable
 from embermq.pipeline.sinks.lake import lake_place
 from embermq.pipeline.sources.log_file import BrokerFile, LogBounds, LogFile
@@ -57,14 +57,16 @@ def rows_of_lake(
     is_gone: Column,
 ) -> DataFrame:
     """Of this log what `is_gone` from it; of earlier lives, in which offsets mean something else, what is wanted by
-    time. Raises ReplayError when there is no lake."""
+    time, unless there are other slots, whose logs are no earlier lives of this one. Raises ReplayError when there is no
+    lake."""
     place = lake_place(settings, places)
     if not DeltaTable(spark, place).exists():
         raise ReplayError(f"{place} has no lake")
     is_this = F.col("log_id") == log_id
     by_offset = wanted.start is not None or wanted.end_offset is not None
+    is_only_this = by_offset or slot_of_pipeline(settings) is not None
     rows = spark.read.format("delta").load(place)
-    rows = rows.where(is_this & is_gone if by_offset else ~is_this | is_gone)
+    rows = rows.where(is_this & is_gone if is_only_this else ~is_this | is_gone)
     rows = rows.withColumns({"error": F.lit(None).cast("string"), "span": F.lit(1).cast("long")})
     return rows.where(accepted_in(wanted))
 

@@ -18,7 +18,7 @@ from embermq.pipeline.rules.row_ids import columns_of, id_prefix, row_id
 from embermq.pipeline.rules.set_aside import SetAside
 from embermq.pipeline.rules.settings import DAY_COLUMN, ID_COLUMN, RuleSettings, query_of_rule
 from embermq.pipeline.rules.targets import NumberedRow, RuleTarget
-from embermq.pipeline.settings import DriverSettings
+from embermq.pipeline.settings import DriverSettings, slot_of_pipeline
 from embermq.pipeline.sinks.delta_table import DeltaTable, TableShape
 from embermq.pipeline.sinks.held_table import HeldTable, Noted
 from embermq.pipeline.sinks.lake import lake_place
@@ -56,9 +56,10 @@ class LakeTarget(RuleTarget):
         self._is_there = False
         shape = TableShape(writer=f"embermq-rule;{name}", day=DAY_COLUMN, clustered_by=(DAY_COLUMN,))
         place = rule_table_place(settings, places, name)
-        self._held = HeldTable(place, shape, places.rule_table_lock(name))
+        slot = slot_of_pipeline(settings)
+        self._held = HeldTable(place, shape, places.rule_table_lock(name), shared=slot is not None)
         self._note = _SyncedCommit(places, name)
-        self._upkeep = LakeUpkeep(settings.lake_retention_days)
+        self._upkeep = LakeUpkeep(settings.lake_retention_days, slot)
         self.commits = 0
         """So many this process has made; each adds a file."""
 

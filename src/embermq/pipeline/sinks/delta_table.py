@@ -2,7 +2,8 @@
 DataFrame writer. EmberMQ's Python needs no library for it: Spark's jars do the work.
 
 Each commit names the log, its partition and the first position behind what it holds (`txnAppId`, `txnVersion`). The
-table keeps that for ever, so it says by itself how far it is.
+table keeps that for ever, so it says by itself how far it is. A commit takes effect only if the table is where its
+writer knows it to be, so each position is once in it whoever else writes it, also at the same time.
 """
 
 from collections.abc import Iterable, Sequence
@@ -10,8 +11,11 @@ from datetime import date
 from typing import Any
 
 from msgspec import Struct
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
+
+from embermq.pipeline.errors import LakeError
 
 MERGED_BYTES = 128 * 1024 * 1024
 """Size of the files that compaction makes; smaller groups of files are merged again with what came since."""
@@ -72,7 +76,7 @@ class Merged(Struct, frozen=True):
 
 
 class DeltaTable:
-    """One table by its place, a folder or a URL. All that writes it is in one JVM."""
+    """One table by its place, a folder or a URL. In a folder all that writes it is in one JVM."""
 
     def __init__(
         self, spark: SparkSession, place: str, shape: TableShape = OF_MESSAGES, run: str = ""
@@ -81,10 +85,12 @@ class DeltaTable:
         self._run = run
         if run:
             spark.conf.set("spark.databricks.delta.commitInfo.userMetadata", run)
-        self._spark = spark
+        self.spark = spark
         self._shape = shape
         self._place = place
         self._name = "delta.`{}`".format(place.replace("`", "``"))
+        self._ends: dict[str, int] = {}
+        """How far the table is, by the names of its transactions: as it was asked last, and by our own commits."""
 
     def create(self, columns: StructType) -> None:
         """Make the table when it is not there. Looking is cheaper than the statement, of which a start would wait for
@@ -96,7 +102,7 @@ class DeltaTable:
         if shape.measured:
             named["delta.dataSkippingStatsColumns"] = ",".join(shape.measured)
         properties = ", ".join(f"'{name}' = '{value}'" for name, value in named.items())
-        self._spark.sql(
+        self.spark.sql(
             f"CREATE TABLE IF NOT EXISTS {self._name} ({fields}) USING delta "
             f"CLUSTER BY ({', '.join(shape.clustered_by)}) TBLPROPERTIES ({properties})"
         )
@@ -104,8 +110,14 @@ class DeltaTable:
     def positions(self, log_id: int, partitions: Iterable[int]) -> dict[int, int]:
         """Below these the table holds all of that log; partitions without a commit are not there."""
         committed = self._snapshot().transactions()
-        found = {number: committed.get(self._transaction(log_id, number)) for number in partitions}
-        return {number: int(end.get()) for number, end in found.items() if end.isDefined()}
+        found: dict[int, int] = {}
+        for number in partitions:
+            name = self._transaction(log_id, number)
+            end = committed.get(name)
+            self._ends.pop(name, None)
+            if end.isDefined():
+                found[number] = self._ends[name] = int(end.get())
+        return found
 
     def version(self) -> int:
         """The number of the newest commit."""
@@ -121,13 +133,48 @@ class DeltaTable:
         return TableSize(int(found.numOfFiles()), int(found.sizeInBytes()))
 
     def append(self, rows: DataFrame, log_id: int, partition: int, end: int) -> None:
-        """Add what comes of a partition below `end` in one commit. A commit whose `end` the table has already is
-        passed over by Delta without a word: the caller leaves out what the table holds."""
-        writer = rows.coalesce(1).write.format("delta").mode("append")
-        named = writer.option("txnAppId", self._transaction(log_id, partition)).option("txnVersion", str(end))
+        """Add what comes of a partition below `end` in one commit. Raises LakeError, and adds nothing, when the table
+        is not where `positions` and this writer's own commits have left it: then another one writes it too."""
+        name = self._transaction(log_id, partition)
+        known = self._ends.get(name, -1)  # as Delta says that there is none
+        log, none = self._log(), self._jvm.scala.Option.empty()
+        transaction = log.startTransaction(none, none)
+        # Having been asked for it, Delta refuses the commit when another one has moved it meanwhile.
+        found = int(transaction.txnVersion(name))
+        if found != known:
+            raise LakeError(
+                f"{self._place}: another driver has written up to {found}, where {known} was known"
+            )
         # The rows may be of a session that was cloned before this table was named its run.
-        named = named.option("userMetadata", self._run)
-        named.option("mergeSchema", "true").save(self._place)  # a later version has more columns
+        named = {"txnAppId": name, "txnVersion": str(end), "userMetadata": self._run}
+        try:
+            self._commit(log, transaction, rows.coalesce(1), named)
+        except Py4JJavaError as error:
+            if "ConcurrentTransactionException" not in str(error.java_exception.getClass().getName()):
+                raise
+            raise LakeError(f"{self._place}: another driver has written behind {known} meanwhile") from error
+        self._ends[name] = end
+
+    def _commit(self, log: Any, transaction: Any, rows: DataFrame, named: dict[str, str]) -> None:
+        """What the DataFrame writer does, in a transaction that has begun: the writer begins one of its own, which may
+        see another position than whoever chose the rows."""
+        jvm, session = self._jvm, self.spark._jsparkSession
+        delta, none, to_map = (
+            jvm.org.apache.spark.sql.delta,
+            jvm.scala.Option.empty(),
+            jvm.PythonUtils.toScalaMap,
+        )
+        append, nothing = jvm.org.apache.spark.sql.SaveMode.Append, jvm.PythonUtils.toSeq([])
+        # A later version has more columns.
+        options = delta.DeltaOptions(to_map({**named, "mergeSchema": "true"}), session.sessionState().conf())
+        write = delta.commands.WriteIntoDelta(
+            *(log, append, options, nothing, to_map({}), rows._jdf, none, none, False)
+        )
+        data = write.writeAndReturnCommitData(transaction, session, none, False)
+        said = getattr(delta, "DeltaOperations$Write")(
+            *(append, none, none, options.userMetadata(), none, none, none, none, none)
+        )
+        transaction.commitIfNeeded(data.actions(), said, data.stringTags())
 
     def merge(self) -> Merged:
         """Make few files, sorted as the table is clustered, of the small ones; does nothing when nothing is to do."""
@@ -149,14 +196,20 @@ class DeltaTable:
         self._sql("VACUUM {}")
 
     def _sql(self, statement: str) -> Sequence[Any]:
-        return self._spark.sql(statement.format(self._name)).collect()
+        return self.spark.sql(statement.format(self._name)).collect()
 
     def _snapshot(self) -> Any:
         """The newest state of the table. There is no SQL for what transactions have noted in it."""
-        jvm: Any = self._spark._jvm
-        log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(self._spark._jsparkSession, self._place)
-        none = jvm.scala.Option.empty()
-        return log.update(False, none, none)
+        none = self._jvm.scala.Option.empty()
+        return self._log().update(False, none, none)
+
+    def _log(self) -> Any:
+        delta = self._jvm.org.apache.spark.sql.delta
+        return delta.DeltaLog.forTable(self.spark._jsparkSession, self._place)
+
+    @property
+    def _jvm(self) -> Any:
+        return self.spark._jvm
 
     def _transaction(self, log_id: int, partition: int) -> str:
         """The name under which the table notes the position of a partition, of one life of a log."""

@@ -1,4 +1,6 @@
-"""A Delta Lake table that one Java writes, and whose commits in a folder are on disk before anybody goes by them."""
+"""A Delta Lake table whose commits in a folder are on disk before anybody goes by them. On a machine one Java writes it
+at a time; in object storage the drivers of a cluster's slots write it side by side.
+"""
 
 import logging
 from pathlib import Path
@@ -9,6 +11,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from embermq.pipeline.errors import LakeError
+from embermq.pipeline.sinks.conditional_log import check_storage
 from embermq.pipeline.sinks.delta_table import DeltaTable, TableShape
 from embermq.pipeline.sinks.lake_disk import boot, sync_commits, take_back
 
@@ -27,9 +30,10 @@ class Noted(Struct, frozen=True):
 class HeldTable:
     """`take` comes first, and again after a failure."""
 
-    def __init__(self, place: str, shape: TableShape, lock_file: Path) -> None:
-        """`place` is a folder or a URL."""
+    def __init__(self, place: str, shape: TableShape, lock_file: Path, *, shared: bool = False) -> None:
+        """`place` is a folder or a URL. `shared`: with drivers of other machines, that write it at the same time."""
         self._place = place
+        self._shared = shared
         self._shape = shape
         self._folder = None if "://" in place else Path(place)
         self._lock_file = lock_file
@@ -74,6 +78,8 @@ class HeldTable:
             )
         if self._synced > version:  # the table was made anew
             self._synced = -1
+        if self._shared:
+            check_storage(self.table.spark, self._place)
 
     def sync(self) -> Noted:
         """All its commits are on disk when it returns; what is to be noted for `take`. The table is there."""

@@ -1,4 +1,4 @@
-"""The lake: a Delta Lake table in which each position is once.
+"""The lake: a Delta Lake table in which each position is once. The slots of a cluster have one together.
 
 The commit of a batch is Delta's, and carries the position. lake.db is written after it, so that it is never ahead; the
 broker's retention, status and backup go by it. A start asks the table, so a lost checkpoint or a lost lake.db repeats
@@ -48,8 +48,8 @@ class Covered(Struct, frozen=True):
 class Lake:
     """Writes batches. `open` comes first, and again after a failure: then the table says what has been committed."""
 
-    def __init__(self, place: str, places: Places) -> None:
-        self._held = HeldTable(place, OF_MESSAGES, places.lake_lock)
+    def __init__(self, place: str, places: Places, *, shared: bool = False) -> None:
+        self._held = HeldTable(place, OF_MESSAGES, places.lake_lock, shared=shared)
         self.file = SinkFile(places.lake_ledger, READER, (__package__ or "", "lake.sql"))
         self._log_id = 0
         self._is_embedded = True
