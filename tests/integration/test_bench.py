@@ -160,7 +160,7 @@ def test_what_absent_subscribers_missed_is_counted_at_their_return(mosquitto: Mo
     assert (report.lost, report.duplicated, report.reordered, report.failures) == (0, 0, 0, ())
 
 
-def test_what_gets_lost_while_absent_breaks_the_promise() -> None:
+def test_a_broker_that_forgot_the_absent_ends_the_run() -> None:
     async def run() -> CatchUpReport:
         async with FaultyBroker(Faults(every=10, lose=True)) as broker:
             load = Load(count=100, duration_s=0.5, drain_s=0.5, persistent=True)
