@@ -64,6 +64,8 @@ kafka-jars: debian-packages $(TEST_READY)
 	@$(BIN)/python scripts/kafka
 
 spark-classes: debian-packages $(TEST_READY)
+	@# Compiled now: Spark gives its workers in Python ten seconds to begin.
+	@$(BIN)/python -c "import pyspark.worker, pyspark.daemon, pyspark.sql.streaming, pandas, pyarrow"
 	@$(BIN)/python scripts/spark-classes
 
 # Once, instead of by each worker of the first run at the same time.
