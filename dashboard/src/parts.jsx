@@ -12,7 +12,7 @@ export function Head({ title, asked, children }) {
   return (
     <header class="head">
       <h1 tabIndex={-1}>{title}</h1>
-      {asked && <span class="muted at">{asked.at ? `as of ${clock(asked.at)}` : "loading"}</span>}
+      {asked && (asked.at || !asked.error) && <span class="muted at">{asked.at ? `as of ${clock(asked.at)}` : "loading"}</span>}
       <div class="doing">{children}</div>
     </header>
   );

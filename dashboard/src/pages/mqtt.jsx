@@ -35,7 +35,10 @@ export function Mqtt() {
       <Waiting asked={asked} name="The list of listeners" />
       {asked.data && !url && (
         <p class="notice">
-          This page can reach no listener for MQTT over WebSocket: set <code>{location.protocol === "https:" ? "listeners.wss" : "listeners.ws"}</code>.
+          <span>
+            This page can reach no listener for MQTT over WebSocket: set{" "}
+            <code>{location.protocol === "https:" ? "listeners.wss" : "listeners.ws"}</code>.
+          </span>
         </p>
       )}
       {url && <Client url={url} />}
