@@ -107,6 +107,9 @@ def test_large_messages_come_in_pages_that_a_client_can_hold(broker: AdminBroker
     fill(broker, [message(n, payload=bytes([65 + n]) * LARGE) for n in range(4)])
     page = broker.told("GET", "/archive?topic=t", Scope.OPERATE)
     assert len(page) == -(-PAGE_BYTES_MAX // LARGE) == 2
+    of_properties = json.dumps({"content_type": "x" * LARGE})
+    fill(broker, [message(n, topic="p", payload=b"", properties=of_properties) for n in range(4, 8)])
+    assert len(broker.told("GET", "/archive?topic=p", Scope.OPERATE)) == 2
     done = typed(broker, Scope.OPERATE, "show", "--topic", "t", "--limit", "3", "--raw")
     assert [done.stdout.count(letter) for letter in "ABCD"] == [LARGE, LARGE, LARGE, 0]
 

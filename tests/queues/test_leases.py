@@ -59,9 +59,9 @@ LATE_S = 20.0
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    with queue_broker(
-        tmp_path_factory.mktemp("leases"), QUEUES, mqtt__write_buffer_bytes_max=64_000_000
-    ) as running:
+    own = queue_broker(tmp_path_factory.mktemp("leases"), QUEUES)
+    own.constants["embermq.edge.connection.WRITE_BUFFER_BYTES_MAX"] = 64_000_000
+    with own as running:
         yield running
 
 

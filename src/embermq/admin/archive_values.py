@@ -13,7 +13,7 @@ from embermq.admin.queue_values import Moment
 BEFORE_ALL = -1
 PAGE_MAX = 500
 PAGE_BYTES_MAX = 4 * 1024 * 1024
-"""Of payloads: a page ends behind the message that reaches it."""
+"""Of messages as they are answered: a page ends behind the one that reaches it."""
 PRUNED_AT_ONCE = 5_000
 """Deleted in one transaction: the pipeline waits for so long to go on writing."""
 
@@ -65,7 +65,7 @@ class ArchiveDesk(Protocol):
     RequestRefused, and StoreError when it does not answer."""
 
     async def page(self, asked: ListArchivedRequest) -> Sequence[ArchivedMessage]:
-        """In log order. Fewer than `limit` where there are no more, or when their payloads have reached
+        """In log order. Fewer than `limit` where there are no more, or when they have reached
         PAGE_BYTES_MAX."""
         ...
 

@@ -329,7 +329,7 @@ LIST_ARCHIVED = _archive(
     archive.ListArchivedRequest,
     list[archive.ArchivedMessage],
     lambda desk, asked: desk.page(asked),
-    about="From the archive that the pipeline fills. A page ends early when its payloads come to 4 MiB: only an empty"
+    about="From the archive that the pipeline fills. A page ends early when it comes to 4 MiB: only an empty"
     " one is the end.",
     pages={"after": "offset"},
 )

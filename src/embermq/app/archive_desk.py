@@ -76,7 +76,7 @@ class ArchiveAsked:
             page, room = [], PAGE_BYTES_MAX
             for one in archived_messages(store, asked.topic, asked.after, asked.limit, step=STEP):
                 page.append(one)
-                room -= len(one.payload or "") + len(one.payload_base64 or "")
+                room -= len(msgspec.json.encode(one))
                 if room <= 0:
                     break
             return page

@@ -164,10 +164,10 @@ _KINDS = {kind.__struct_config__.tag for kind in get_args(Introduction)}
 
 
 class _Spoken(Struct, frozen=True):
-    """What introductions of every version have."""
+    """What introductions of every version have; who does not say what it speaks speaks the first one."""
 
     type: str
-    speaks: int = VERSION
+    speaks: int = 1
 
 
 def greeting() -> bytes:

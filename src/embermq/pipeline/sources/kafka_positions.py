@@ -155,7 +155,11 @@ class KafkaPositions:
     def _unused(self, firsts: Positions, ends: Positions) -> Positions:
         """How many offsets there are behind the last record of each partition of the message log; looked for once for
         each end."""
-        left = {number: end for number, end in ends.items() if self._tails.get(number, (-1, 0))[0] != end}
+        known = self._tails  # another thread may look meanwhile, and find other ends
+        found = {
+            number: known[number] for number, end in ends.items() if known.get(number, (-1, 0))[0] == end
+        }
+        left = {number: end for number, end in ends.items() if number not in found}
         back = 1
         while left:
             begin = {number: max(firsts[number], end - back) for number, end in left.items()}
@@ -166,9 +170,10 @@ class KafkaPositions:
                     last[number] = offset + 1
             for number, at in begin.items():
                 if number in last or at == firsts[number]:
-                    self._tails[number] = left[number], left.pop(number) - last.get(number, at)
+                    found[number] = left[number], left.pop(number) - last.get(number, at)
             back *= 2
-        return {number: self._tails[number][1] for number in ends}
+        self._tails = found
+        return {number: unused for number, (_, unused) in found.items()}
 
     def offsets_since(self, unix_ms: int, ends: Mapping[int, int]) -> Positions:
         """Of each partition of the message log that `ends` names, the first offset whose record has this time or a
