@@ -76,6 +76,12 @@ compiled-tests: $(TEST_READY)
 test-compiled: compile $(TEST_READY) ## Unit and conformance tests with the hot path compiled; `make test` runs the source
 	@exec env EMBER_COMPILED=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(or $(ARGS),tests/unit tests/conformance)
 
+.PHONY: conformance-nodes
+conformance-nodes: $(TEST_READY) ## Conformance tests through two nodes of a cluster, each client of a test at the next one in turn
+	@scripts/debian-packages
+	@$(BIN)/python scripts/kafka
+	@exec $(BIN)/python -m pytest tests/conformance --two-nodes -n 0 -q $(ARGS)
+
 .PHONY: check
 check: lint types contracts ## Lint, types, import contracts and unit tests, in about two minutes
 	@$(BIN)/python -m pytest tests/unit $(ARGS)

@@ -56,6 +56,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     simulation.addoption("--seeds", type=int, default=30, help="how many seeds (30)")
     simulation.addoption("--first-seed", type=int, default=1, help="the first of them (1)")
     parser.addoption(
+        "--two-nodes", action="store_true", help="conformance through two nodes of a cluster, in turn"
+    )
+    parser.addoption(
         "--costs", default="", metavar="FILE", help="write wall and CPU seconds of each test to it"
     )
 

@@ -1,9 +1,14 @@
-"""One broker for the family, one with everything switched off, and clients whose names no other test uses."""
+"""One broker for the family, one with everything switched off, and clients whose names no other test uses.
+
+With `--two-nodes` the family has the two nodes of a cluster, and each client of a test the next one in turn.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from itertools import cycle
 from pathlib import Path
 from typing import Protocol
 from uuid import uuid4
@@ -34,6 +39,14 @@ STRICT = {
 }
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """In a cluster leave out what is otherwise there, as docs/cluster.md says."""
+    if config.getoption("--two-nodes"):
+        left = [item for item in items if item.get_closest_marker("one_broker")]
+        items[:] = [item for item in items if item not in left]
+        config.hook.pytest_deselected(items=left)
+
+
 class Enter(Protocol):
     """Opens a connection for the client `<test's name><suffix>` and sends CONNECT."""
 
@@ -45,7 +58,7 @@ class Enter(Protocol):
 class FamilyBroker(BrokerProcess):
     """Serves every transport: `ports` by the port of plain TCP, which is the one that tests name."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, settings: Mapping[str, object] = DURABILITY) -> None:
         authority = Authority(folder / "certificates")
         self.tls = authority.trusting()
         tls, ws, wss = free_port(), free_port(), free_port()
@@ -53,7 +66,7 @@ class FamilyBroker(BrokerProcess):
         super().__init__(
             folder / "data",
             settings={
-                **DURABILITY,
+                **settings,
                 "tls.cert": authority.server(),
                 **{f"listeners.{name}": f"127.0.0.1:{port}" for name, port in listeners.items()},
             },
@@ -64,10 +77,29 @@ class FamilyBroker(BrokerProcess):
 
 
 @pytest.fixture(scope="session")
-def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FamilyBroker]:
-    broker = FamilyBroker(tmp_path_factory.mktemp("conformance"))
-    with broker:
-        yield broker
+def family(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[list[FamilyBroker]]:
+    """One broker, or two nodes."""
+    folder = tmp_path_factory.mktemp("conformance")
+    with ExitStack() as started:
+        if request.config.getoption("--two-nodes"):
+            yield [started.enter_context(each) for each in two_nodes(request, folder)]
+        else:
+            yield [started.enter_context(FamilyBroker(folder))]
+
+
+def two_nodes(request: pytest.FixtureRequest, folder: Path) -> list[FamilyBroker]:
+    """Of a cluster on servers, not started."""
+    from tests.faults.test_cluster_slots import node
+    from tests.support.servers import on_servers
+
+    kafka, redis, etcd = (
+        request.getfixturevalue(f"running_{server}") for server in ("kafka", "redis", "etcd")
+    )
+    servers = on_servers(kafka, redis)
+    made = [node(etcd, servers, folder, name) for name in ("zero", "one")]
+    return [FamilyBroker(each.data_dir, each.settings) for each in made]
 
 
 @pytest.fixture(scope="session")
@@ -81,10 +113,12 @@ def strict_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerPr
 
 
 @pytest.fixture
-def broker(shared_broker: FamilyBroker) -> Iterator[FamilyBroker]:
-    yield shared_broker
-    assert shared_broker.is_running
-    assert not TROUBLE.search(shared_broker.output()), shared_broker.output()
+def broker(family: list[FamilyBroker]) -> Iterator[FamilyBroker]:
+    """The first one."""
+    yield family[0]
+    for each in family:
+        assert each.is_running
+        assert not TROUBLE.search(each.output()), each.output()
 
 
 @pytest.fixture
@@ -102,15 +136,19 @@ def transport(request: pytest.FixtureRequest) -> Transport:
 
 @pytest.fixture
 def opened(transport: Transport, request: pytest.FixtureRequest) -> Iterator[Callable[..., WireClient]]:
-    """Opens connections and closes them at the end; over another transport than TCP to the shared broker only."""
+    """Opens connections and closes them at the end; over another transport than TCP to the family only."""
     clients: list[WireClient] = []
+    asks_family = transport != "tcp" or "broker" in request.fixturenames
+    family: list[FamilyBroker] = request.getfixturevalue("family") if asks_family else []
+    turns = cycle(family)
 
     def opening(port: int, version: ProtocolVersion = ProtocolVersion.V5, client_id: str = "") -> WireClient:
         tls = None
-        if transport != "tcp":
-            family: FamilyBroker = request.getfixturevalue("shared_broker")
-            assert port == family.port
-            port, tls = family.ports[transport], family.tls
+        if family and port == family[0].port:
+            node = next(turns)
+            port, tls = node.ports[transport], node.tls
+        else:
+            assert transport == "tcp"
         client = WireClient(open_wire(transport, port, tls), version, client_id)
         clients.append(client)
         return client

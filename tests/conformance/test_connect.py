@@ -270,6 +270,7 @@ def test_the_same_client_id_takes_over(enter: Enter, version: ProtocolVersion) -
 @of_5("3.1.4-5", "3.2.0-1", "3.2.0-2", "3.2.2-1")
 @of_311("3.1.4-4", "3.2.0-1")
 @in_3x_and_5
+@pytest.mark.one_broker
 def test_connack_comes_first_and_once(port: int, opened: Opened, name: str, version: ProtocolVersion) -> None:
     """Also when the client does not wait for it; the client's decoder refuses a second one and reserved flags."""
     client = opened(port, version, name)

@@ -427,6 +427,7 @@ def test_a_packet_id_that_a_qos_2_message_holds(enter: Enter, name: str) -> None
 
 
 @of_311("2.3.1-2")
+@pytest.mark.one_broker
 def test_in_3x_such_a_message_is_one_of_its_own(enter: Enter, name: str) -> None:
     watcher, client = enter("w"), enter(version=V311)
     watcher.subscribe(name)

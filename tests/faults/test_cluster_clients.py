@@ -11,20 +11,14 @@ from uuid import uuid4
 import pytest
 from paho.mqtt.enums import MQTTProtocolVersion
 from tests.faults.test_cluster_slots import SLOTS, id_of, nodes, tell_without_a_log
-from tests.integration.test_real_clients import (
-    MOSQUITTO_VERSIONS,
-    V31,
-    VERSIONS,
-    Paho,
-    connected,
-    mosquitto,
-)
+from tests.integration.test_real_clients import V5, V31, V311, Paho, connected, mosquitto
 from tests.support.broker_process import BrokerProcess
 from tests.support.etcd_server import EtcdServer
 from tests.support.kafka_server import KafkaServer
 from tests.support.mqtt_client import MqttClient, run
 from tests.support.redis_server import RedisServer
 from tests.support.servers import on_servers
+from tests.support.waiting import wait_for
 
 from embermq.mqtt.wire.packets import Subscription
 
@@ -33,6 +27,9 @@ WAIT_S = 60
 Pair = list[BrokerProcess]
 each_way = pytest.mark.parametrize("home", [0, pytest.param(1, marks=pytest.mark.in_faults)])
 """The slot and the node of who publishes."""
+left = partial(pytest.param, marks=pytest.mark.in_faults)
+of_paho = pytest.mark.parametrize("version", [left(V31), left(V311), V5])
+of_mosquitto = pytest.mark.parametrize("version", [left("mqttv31"), "mqttv311", left("mqttv5")])
 
 
 async def reach_one_another(found: Pair) -> None:
@@ -71,7 +68,7 @@ def name() -> str:
 
 @pytest.mark.promise("cluster-3", "cluster-5", "cluster-8")
 @each_way
-@pytest.mark.parametrize("version", VERSIONS)
+@of_paho
 def test_paho_publishes_to_clients_of_another_node(
     pair: Pair, name: str, version: MQTTProtocolVersion, home: int
 ) -> None:
@@ -110,7 +107,7 @@ def test_paho_publishes_to_clients_of_another_node(
 
 @pytest.mark.promise("cluster-3", "cluster-7")
 @each_way
-@pytest.mark.parametrize("version", VERSIONS)
+@of_paho
 def test_paho_finds_what_came_by_another_node_while_it_was_away(
     pair: Pair, name: str, version: MQTTProtocolVersion, home: int
 ) -> None:
@@ -139,7 +136,7 @@ def publish(node: BrokerProcess, *words: str, text: str = "") -> None:
 
 @pytest.mark.promise("cluster-3", "cluster-5", "cluster-8")
 @each_way
-@pytest.mark.parametrize("version", MOSQUITTO_VERSIONS)
+@of_mosquitto
 def test_mosquitto_pub_reaches_mosquitto_sub_on_another_node(
     pair: Pair, name: str, version: str, home: int
 ) -> None:
@@ -175,7 +172,7 @@ def test_mosquitto_pub_reaches_mosquitto_sub_on_another_node(
 
 @pytest.mark.promise("cluster-3", "cluster-7")
 @each_way
-@pytest.mark.parametrize("version", MOSQUITTO_VERSIONS)
+@of_mosquitto
 def test_mosquitto_sub_finds_what_came_by_another_node_while_it_was_away(
     pair: Pair, name: str, version: str, home: int
 ) -> None:
@@ -196,3 +193,16 @@ def test_mosquitto_sub_finds_what_came_by_another_node_while_it_was_away(
     came = found.stdout.splitlines(keepends=True)
     for qos in ("1", "2"):
         assert [line for line in came if line.startswith(qos)] == [f"{qos} {number}" for number in numbers]
+
+
+@pytest.mark.promise("cluster-3")
+def test_no_node_says_that_nobody_subscribes(pair: Pair, name: str) -> None:
+    async def scenario() -> None:
+        reader, publisher = (MqttClient(id_of(home, name)) for home in range(SLOTS))
+        await reader.connect(pair[0].port)
+        await reader.subscribe(Subscription(name, 2))
+        await publisher.connect(pair[1].port)
+        assert [await publisher.publish(name, b"x", qos=qos) for qos in (1, 2)] == [0, 0]
+        await wait_for(lambda: len(reader.messages) == 2, WAIT_S, "they came")
+
+    run(scenario())

@@ -60,7 +60,11 @@ class TcpProxy:
                     if self._refuses:
                         near.close()
                         continue
-                    far = socket.create_connection(("127.0.0.1", self._target_port))
+                    try:
+                        far = socket.create_connection(("127.0.0.1", self._target_port))
+                    except ConnectionRefusedError:  # nobody listens there yet, or any more
+                        near.close()
+                        continue
                     self._pairs.append((near, far))
                 for source, target in ((near, far), (far, near)):
                     threading.Thread(target=self._pass, args=(source, target), daemon=True).start()

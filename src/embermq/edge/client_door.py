@@ -141,6 +141,9 @@ class ClientDoor(asyncio.Protocol):
         if transport is None:
             far.abort()
             return
+        if far.is_closing():  # since it has sent the nonce
+            self._refuse(connect, f"the node of slot {slot}, {address}, closed the connection")
+            return
         self._far = far
         for each in (far, transport):
             each.set_write_buffer_limits(high=BUFFER_BYTES)
@@ -178,6 +181,8 @@ class ClientDoor(asyncio.Protocol):
 
     def far_ended(self) -> None:
         """Its node sends nothing more; what is on its way to the client is still sent."""
+        if self._far is None:  # it is being called, and the client is told so when that has failed
+            return
         self._far = None
         if self._transport is not None and not self._transport.is_closing():
             self._end(self._transport)

@@ -468,7 +468,11 @@ class Publishing:
                 if (
                     accepted.match.is_empty
                     and link.version is ProtocolVersion.V5
-                    and (accepted.record or accepted.verdict is not None)
+                    # Other nodes, where there are any, may have subscribers [MQTT 5.0, 3.4.2.1].
+                    and (
+                        (accepted.record and self._state.share.members is None)
+                        or accepted.verdict is not None
+                    )
                 ):
                     self.refusing.acknowledge(link, accepted, accepted.verdict or NOBODY)
                 else:
