@@ -310,6 +310,7 @@ def test_messages_of_any_size_cross_every_transport_in_order(
 
 
 @of_311("7.0.0-1")
+@pytest.mark.one_broker
 def test_the_broker_opens_no_connections(enter: Enter, name: str, broker: BrokerProcess) -> None:
     """Whoever is connected to it has come to one of its listeners."""
     client = enter()
