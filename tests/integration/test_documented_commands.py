@@ -20,6 +20,7 @@ from tests.support.broker_process import EMBERMQ, BrokerProcess
 from tests.support.forked_program import run_program
 from tests.support.mqtt_client import MqttClient, run
 from tests.support.typed_commands import FOLDER, ROOT, Block, blocks, joined, parts
+from tests.support.typed_commands import PAGES as ALL_PAGES
 from tests.support.users import add_users
 from tests.support.waiting import wait_until
 
@@ -29,6 +30,18 @@ PAGES = (
     "README.md", "docs/clients.md", "docs/authentication.md", "docs/authorization.md", "docs/scram.md",
     "docs/from-mosquitto.md", "docs/transports.md", "docs/operations.md", "docs/troubleshooting.md", "docs/queues.md",
 )  # fmt: skip
+PAGES_ELSEWHERE = {
+    "docs/pipeline.md": "tests/e2e/test_data_engineer.py types them all, with Spark",
+    "docs/rules.md": "tests/e2e/test_data_engineer.py, too",
+    "docs/growing.md": "tests/integration/test_import_embedded.py, with Kafka and Redis",
+    "docs/migrating.md": "tests/pipeline/test_migrate_command.py, with a source",
+    "docs/cluster.md": "tests/e2e/test_certs.py",
+    "docs/stores.md": "tests/integration/test_kafka_application_logs.py, with Kafka",
+    "client/README.md": "tests/e2e/test_client_package.py",
+    "CONTRIBUTING.md": "the Makefile",
+    "tests/README.md": "pytest itself",
+}
+"""Whose commands need more than one broker: who runs them."""
 ELSEWHERE = {
     "embermq run": "every test",
     "embermq service": "tests/e2e/test_service.py",
@@ -143,8 +156,14 @@ def subscriptions(broker: BrokerProcess) -> int:
 
 
 def test_who_runs_the_others_is_there() -> None:
-    named = {ROOT / name for why in ELSEWHERE.values() for name in re.findall(r"tests/\w+/\w+\.py", why)}
+    told = [*ELSEWHERE.values(), *PAGES_ELSEWHERE.values()]
+    named = {ROOT / name for why in told for name in re.findall(r"tests/\w+/\w+\.py", why)}
     assert named and all(path.exists() for path in named)
+
+
+def test_each_page_with_commands_has_somebody_who_runs_them() -> None:
+    with_commands = {str(page.relative_to(ROOT)) for page in ALL_PAGES if list(blocks(page))}
+    assert with_commands == {*PAGES, *PAGES_ELSEWHERE}
 
 
 @pytest.mark.timeout(ALL_S + 90)

@@ -99,13 +99,14 @@ def joined(text: str) -> list[str]:
     lines: list[str] = []
     open_line = ""
     for line in text.splitlines():
-        open_line = f"{open_line}\n{line}" if open_line else line
+        open_line += line
         if open_line.endswith("\\"):
             open_line = open_line[:-1]
             continue
         try:
             shlex.split(open_line, comments=True)
         except ValueError:
+            open_line += "\n"
             continue
         lines.append(open_line)
         open_line = ""
