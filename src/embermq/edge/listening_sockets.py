@@ -294,9 +294,13 @@ class Listening:
             task = loop.create_task(self._introduce(sock, peer, place, introduction))
             introduction.task = task
             self._introductions[task] = introduction
-            task.add_done_callback(self._introductions.pop)
+            task.add_done_callback(self._introduced)
             if self._context is not None:
                 self._handshakes.begin(task, introduction)
+
+    def _introduced(self, task: asyncio.Task[None]) -> None:
+        """A connection over TLS keeps its introduction, which is not to keep the task as well."""
+        self._introductions.pop(task).task = None
 
     async def _introduce(
         self, sock: socket.socket, peer: object, place: ConnectionSlot, introduction: Introduction
@@ -315,7 +319,8 @@ class Listening:
                 return
             context = self._context
             introduction.hand_to_loop()
-            ON_FAILURE.set(partial(self._tls_failed, introduction, str(source or _named(peer))))
+            if context is not None:  # the transport keeps what is set here until it is closed
+                ON_FAILURE.set(partial(self._tls_failed, introduction, str(source or _named(peer))))
             await loop.connect_accepted_socket(
                 partial(self._factory, place, source),
                 sock,
