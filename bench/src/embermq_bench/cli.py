@@ -229,7 +229,10 @@ def catchup(
     ] = None,
     pause: Annotated[float, typer.Option(min=0, help="After storing, and after draining, s.")] = 1.0,
 ) -> None:
-    """Subscribers that are away while `--count` messages are published, and return: what either half costs."""
+    """N subscribers that are away and return.
+
+    `--count` messages are stored for them meanwhile and drained then: what either half costs.
+    """
     shape = pairs(pairs_) if subscriber_id is None else fan_in(pairs_, subscriber_id)
     gc.freeze()
     gc.disable()  # as in `_carry_out`
