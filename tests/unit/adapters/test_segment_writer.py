@@ -1,77 +1,59 @@
-"""Which pages of what was written the page cache may let go of."""
+"""Which files of the log the page cache may let go of."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from embermq.adapters.segments.writer import CACHED_BYTES, STEP_BYTES, SegmentWriter
+from embermq.adapters.segments.writer import CACHED_FILES, SegmentWriter
 from embermq.formats.segments import LogEnd, segment_name
-
-FRAME_BYTES = 1024 * 1024
 
 
 @pytest.fixture
-def advised(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, int]]:
-    """File, start and size of what the system was told, which takes it or not."""
-    found: list[tuple[str, int, int]] = []
+def let_go(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Files whose pages the system was told to let go of, which takes it or not."""
+    found: list[str] = []
 
     def take(descriptor: int, start: int, size: int, advice: int) -> None:
-        assert advice == os.POSIX_FADV_DONTNEED
-        found.append((Path(os.readlink(f"/proc/self/fd/{descriptor}")).name, start, size))
+        assert (start, size, advice) == (0, 0, os.POSIX_FADV_DONTNEED)
+        found.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")).name)
         raise OSError("this file system takes no advice")
 
     monkeypatch.setattr(os, "posix_fadvise", take)
     return found
 
 
-@pytest.fixture
-def writer(tmp_path: Path) -> Iterator[SegmentWriter]:
-    found = made(tmp_path, synced=True)
-    yield found
-    found.close(cut=True)
+def written(folder: Path, files: int, *, synced: bool) -> SegmentWriter:
+    writer = SegmentWriter(folder / "log", LogEnd(0, 0, 0, 0, 7), lambda: 0, synced=synced)
+    for _ in range(files):
+        writer.make_room(1)
+        writer.write([b"x"], 1)
+        writer.advance(1, 1, 1)
+        writer.roll()
+    return writer
 
 
-def made(folder: Path, *, synced: bool) -> SegmentWriter:
-    return SegmentWriter(folder / "log", LogEnd(0, 0, 0, 0, 7), lambda: 0, synced=synced)
-
-
-def write(writer: SegmentWriter, size: int) -> None:
-    for _ in range(size // FRAME_BYTES):
-        writer.make_room(FRAME_BYTES)
-        writer.write([bytes(FRAME_BYTES)], FRAME_BYTES)
-        writer.advance(FRAME_BYTES, 1, FRAME_BYTES)
-
-
-def test_what_was_written_last_stays_in_the_page_cache_and_what_is_older_does_not(
-    writer: SegmentWriter, advised: list[tuple[str, int, int]]
+def test_closed_files_stay_in_the_page_cache_and_those_before_do_not(
+    tmp_path: Path, let_go: list[str]
 ) -> None:
-    file = segment_name(1)
-    write(writer, CACHED_BYTES)
-    assert advised == []
-    write(writer, STEP_BYTES)
-    assert advised == [(file, 0, STEP_BYTES)]
-    write(writer, 2 * STEP_BYTES)
-    assert advised == [(file, step * STEP_BYTES, STEP_BYTES) for step in range(3)]
-
-
-def test_a_file_that_is_full_leaves_the_page_cache(
-    writer: SegmentWriter, advised: list[tuple[str, int, int]]
-) -> None:
-    write(writer, CACHED_BYTES + STEP_BYTES)
-    advised.clear()
-    writer.roll()
-    assert advised == [(segment_name(1), 0, 0)]
-    write(writer, CACHED_BYTES + STEP_BYTES)
-    assert advised[1:] == [(segment_name(2), 0, STEP_BYTES)]
-
-
-def test_nothing_that_is_not_synced_is_let_go_of(tmp_path: Path, advised: list[tuple[str, int, int]]) -> None:
-    writer = made(tmp_path, synced=False)
-    write(writer, CACHED_BYTES + STEP_BYTES)
-    writer.roll()
+    writer = written(tmp_path, CACHED_FILES, synced=True)
+    assert let_go == []
+    for _ in range(2):
+        writer.roll()
+    assert let_go == [segment_name(1), segment_name(2)]
     writer.close(cut=True)
-    assert advised == []
+
+
+def test_a_file_that_retention_has_removed_is_passed_over(tmp_path: Path, let_go: list[str]) -> None:
+    writer = written(tmp_path, CACHED_FILES, synced=True)
+    (tmp_path / "log" / segment_name(1)).unlink()
+    writer.roll()
+    assert let_go == []
+    writer.close(cut=True)
+
+
+def test_nothing_that_is_not_synced_is_let_go_of(tmp_path: Path, let_go: list[str]) -> None:
+    written(tmp_path, CACHED_FILES + 2, synced=False).close(cut=True)
+    assert let_go == []

@@ -26,9 +26,9 @@ SEGMENT_AGE_MS = 6 * 3_600_000
 """A file that is older is not continued, so that retention by age can let go of it."""
 STEP_BYTES = 4 * 1024 * 1024
 """Room that is taken from the disk in advance: extending a file costs more than writing into it."""
-CACHED_BYTES = 16 * 1024 * 1024
-"""What was written last stays in the page cache, for its readers. Pages of what is older and synced are let go of: what
-comes next takes them, and to take pages that a virtual machine has not had yet costs ten times as much."""
+CACHED_FILES = 4
+"""Closed files that stay in the page cache for their readers. The pages of those before are let go of, and what comes
+next takes them: to take pages that a virtual machine has not had yet costs ten times as much."""
 DISK_SHARE = 64
 """Of a small file system only such a part is taken in advance."""
 PARTS_MAX = 512
@@ -72,7 +72,6 @@ class SegmentWriter:
         self._bytes_total = end.bytes_total
         self._position = 0
         self._room = 0
-        self._cached_from = 0
         self._created_ms = 0
         self._descriptor = -1
         self.syncs = Durations()
@@ -128,7 +127,6 @@ class SegmentWriter:
             began_s = time.perf_counter()
             os.fdatasync(self._descriptor)
             self.syncs.add(time.perf_counter() - began_s)
-            self._let_go_of_pages(self._position + size)
 
     def advance(self, size: int, record_count: int, body_bytes: int) -> None:
         """The frame that was written last counts, and readers may see it."""
@@ -155,8 +153,9 @@ class SegmentWriter:
         os.ftruncate(descriptor, position)
         if self._synced:
             os.fsync(descriptor)
-            _drop_pages(descriptor, 0, 0)
         os.close(descriptor)
+        if self._synced:
+            _drop_pages(self._folder / segment_name(self._number - 1 - CACHED_FILES))
         self.publish()
 
     def close(self, *, cut: bool) -> None:
@@ -166,13 +165,6 @@ class SegmentWriter:
         os.close(self._descriptor)
         self._end.flush()
         self._end.close()
-
-    def _let_go_of_pages(self, end: int) -> None:
-        """Of this file, which is synced up to `end`."""
-        start, stop = self._cached_from, (end - CACHED_BYTES) // STEP_BYTES * STEP_BYTES
-        if stop > start:
-            _drop_pages(self._descriptor, start, stop - start)
-            self._cached_from = stop
 
     def _begin_file(self) -> None:
         number = self._number + 1
@@ -192,7 +184,7 @@ class SegmentWriter:
             os.close(descriptor)
             raise
         self._descriptor, self._number, self._position = descriptor, number, FILE_BYTES
-        self._room, self._created_ms, self._cached_from = FILE_BYTES, now_ms, 0
+        self._room, self._created_ms = FILE_BYTES, now_ms
 
     def _allocate(self, needed: int) -> None:
         if needed <= self._room:
@@ -217,10 +209,14 @@ def sync_path(path: Path) -> None:
         os.close(descriptor)
 
 
-def _drop_pages(descriptor: int, start: int, size: int) -> None:
-    """Give back pages of the cache, of the whole file for a size of 0; a system that takes no advice keeps them."""
+def _drop_pages(path: Path) -> None:
+    """Give back what the page cache has of a file; one that is gone has none, and a system may take no advice."""
     with suppress(OSError):
-        os.posix_fadvise(descriptor, start, size, os.POSIX_FADV_DONTNEED)
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(descriptor)
 
 
 def _map_end(path: Path) -> mmap.mmap:
