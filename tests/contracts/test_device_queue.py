@@ -79,8 +79,13 @@ def test_what_came_by_a_shared_subscription_is_known_apart(stores: Stores) -> No
     copies += [msgspec.structs.replace(row(number), flags=2 | h << 3) for number in (3, 4)]
     stores.write(sessions=[session(1)], queue_rows=[row(1), *copies])
     stores.write(queue_marks=[mark(3, QueueState.DONE)])
+    other = msgspec.structs.replace(session(2), client_id="d")
+    of_other = msgspec.structs.replace(row(7, generation=2), flags=2 | g << 3)
+    stores.write(sessions=[other], queue_rows=[of_other])
     assert stores.history.known_offsets(1, 0) == {0: {10}, g: {10}, h: {30, 40}}
     assert stores.history.known_offsets(1, 11) == {h: {30, 40}}
+    assert stores.history.known_by_shares(0) == {g: {10, 70}, h: {30, 40}}
+    assert stores.history.known_by_shares(31) == {g: {70}, h: {40}}
     stores.reopen()
     assert stores.history.known_offsets(1, 0) == {0: {10}, g: {10}, h: {30, 40}}
 

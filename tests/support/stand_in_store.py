@@ -301,6 +301,13 @@ class StandInHistory(DeviceQueueHistory):
                 known[row.flags >> 3].add(row.offset)
         return known
 
+    def known_by_shares(self, from_offset: int) -> dict[int, set[int]]:
+        known: dict[int, set[int]] = defaultdict(set)
+        for row in self._store.queue.values():
+            if row.flags >> 3 and row.offset >= from_offset:
+                known[row.flags >> 3].add(row.offset)
+        return known
+
 
 class StandInSessions(SessionStore):
     """The sessions of a StandInStore."""

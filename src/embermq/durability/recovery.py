@@ -47,7 +47,7 @@ class Redispatch(ABC):
             if group.stamped:
                 continue
             keepers = list(filter(keeps, group.receivers))
-            if keepers and self._is_owed_to_group(group, keepers, offset):
+            if keepers and self._is_owed_to_group(group, keepers, offset, message.qos):
                 receivers.append(self._state.groups.queue_of(group.turn))
         accepted = Accepted(message, frame, match, None, 0, offset)
         for receiver in receivers:
@@ -59,7 +59,7 @@ class Redispatch(ABC):
         """Whether the session behind a plain subscription has not got it."""
 
     @abstractmethod
-    def _is_owed_to_group(self, group: MatchedGroup, keepers: list[Receiver], offset: int) -> bool:
+    def _is_owed_to_group(self, group: MatchedGroup, keepers: list[Receiver], offset: int, qos: int) -> bool:
         """Whether neither the queue of a shared subscription nor one of the members that would keep it has."""
 
     @abstractmethod
@@ -85,6 +85,7 @@ class Recovery(Redispatch):
         self._known: dict[int, dict[int, set[int]]] = {}
         self._placed: dict[tuple[int, int], int] = {}
         self._all_sent: dict[int, set[int]] | None = None
+        self._had_by_shares: Mapping[int, AbstractSet[int]] | None = None
         self._floor = self._start = 0
         self._floors: Mapping[int, int] = {}
 
@@ -149,9 +150,9 @@ class Recovery(Redispatch):
             return False
         return offset not in self._known_offsets(receiver.session, 0)
 
-    def _is_owed_to_group(self, group: MatchedGroup, keepers: list[Receiver], offset: int) -> bool:
-        """When nobody has it, who has left the group since included. Below the floor one of them was chosen, and nobody
-        knows any more which one: it is owed when one may have lost it."""
+    def _is_owed_to_group(self, group: MatchedGroup, keepers: list[Receiver], offset: int, qos: int) -> bool:
+        """When nobody has it, who has left the group since included, and of QoS 2 has had it. Below the floor one of them
+        was chosen, and nobody knows any more which one: it is owed when one may have lost it."""
         turn = group.turn
         having = keepers if turn.queue is None else [*keepers, self._state.groups.queue_of(turn)]
         if all(offset < self._floor_of(receiver) for receiver in having):
@@ -159,7 +160,16 @@ class Recovery(Redispatch):
         mark = share_mark(turn.name)
         if any(offset in self._known_offsets(receiver.session, mark) for receiver in having):
             return False
-        return offset not in self._shared_sent(turn)
+        if offset in self._shared_sent(turn):
+            return False
+        return qos < 2 or offset not in self._known_by_shares().get(mark, ())
+
+    def _known_by_shares(self) -> Mapping[int, AbstractSet[int]]:
+        """All sessions are asked, once, so only when it matters: who has acknowledged a message and left the group is
+        none of those that it matches."""
+        if self._had_by_shares is None:
+            self._had_by_shares = self._queue.known_by_shares(self._start)
+        return self._had_by_shares
 
     def _shared_sent(self, turn: GroupTurn) -> AbstractSet[int]:
         """Offsets of what kept sessions were sent by a shared subscription and have not settled. One may have left it

@@ -57,3 +57,7 @@ class DeviceQueueHistory(ABC):
     def known_offsets(self, generation: int, from_offset: int) -> dict[int, set[int]]:
         """Source offsets >= `from_offset` that this session has had stored, done ones included, by the bits of `flags`
         from 3 on: each shared subscription has its own copy, and 0 stands for what came by none."""
+
+    @abstractmethod
+    def known_by_shares(self, from_offset: int) -> dict[int, set[int]]:
+        """The same of all sessions that have not ended, but what came by no shared subscription."""

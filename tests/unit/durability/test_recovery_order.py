@@ -67,3 +67,25 @@ def test_each_copy_of_a_member_of_two_groups_with_a_plain_subscription_is_found_
     again.hand.settle()
     assert again.payloads == [b"once for each"] * 3
     assert sorted(message.dup for message in again.messages) == [False, True, True]
+
+
+@pytest.mark.promise("device-14")
+def test_what_a_member_has_settled_that_has_left_since_goes_to_nobody_else() -> None:
+    """Its subscription matches nothing any more, or only what came behind the message."""
+    hand = HandDrivenBroker()
+    leaving = hand.keeps("a")
+    leaving.subscribes("$share/g/t", qos=2)
+    staying = hand.keeps("b")
+    staying.subscribes("$share/g/t", qos=2)
+    staying.drops()
+    hand.keeps("publisher").publishes("t", b"had by one", qos=2)
+    hand.settle()
+    assert leaving.payloads == [b"had by one"]
+    leaving.unsubscribes("$share/g/t")
+    leaving.subscribes("$share/g/t", qos=2)
+    hand.settle()
+    assert not hand.store.dispatcher_floor, "a start looks at it again"
+    hand = hand.restarted()
+    members = [hand.keeps(name) for name in ("a", "b")]
+    hand.settle()
+    assert [member.payloads for member in members] == [[], []]

@@ -151,16 +151,24 @@ class RedisDeviceQueueHistory(DeviceQueueHistory):
         owner = self._owners.get(generation)
         if owner is None:
             return {}
-        key = owner.keys.positions
-        found = _items(
-            self._redis.command(owner.keys.session, "ZRANGE", key, max(from_offset, 0), "+inf", "BYSCORE")
-        )
         known: dict[int, set[int]] = {}
-        for member in found:
-            text = member.decode(errors="replace") if isinstance(member, bytes) else str(member)
-            offset, mark = offset_in(key, text)
-            if offset >= from_offset:
-                known.setdefault(mark, set()).add(offset)
+        answer = self._redis.command(owner.keys.session, *_known_from(owner, from_offset))
+        _add_known(known, owner.keys.positions, answer, from_offset)
+        return known
+
+    def known_by_shares(self, from_offset: int) -> dict[int, set[int]]:
+        owners: dict[int, list[Owner]] = {}
+        for owner in self._owners:
+            owners.setdefault(id(self._redis.at(owner.keys.session)), []).append(owner)
+        known: dict[int, set[int]] = {}
+        for of_master in owners.values():
+            asked = [_known_from(owner, from_offset) for owner in of_master]
+            answers = self._redis.many(self._redis.at(of_master[0].keys.session), asked)
+            for owner, answer in zip(of_master, answers, strict=True):
+                if isinstance(answer, Exception):
+                    raise self._redis.failure(answer)
+                _add_known(known, owner.keys.positions, answer, from_offset)
+        known.pop(0, None)
         return known
 
     def queued(self, generation: int) -> list[tuple[int, int, int]]:
@@ -215,6 +223,18 @@ class RedisDeviceQueueHistory(DeviceQueueHistory):
         for at in range(0, len(found), 4):
             with suppress(LayoutError):  # it is told of when it is read for its client
                 yield _sent_row(owner, found[at : at + 4])
+
+
+def _known_from(owner: Owner, from_offset: int) -> tuple[str | int, ...]:
+    return "ZRANGE", owner.keys.positions, max(from_offset, 0), "+inf", "BYSCORE"
+
+
+def _add_known(known: dict[int, set[int]], key: str, answer: Answer, from_offset: int) -> None:
+    for member in _items(answer):
+        text = member.decode(errors="replace") if isinstance(member, bytes) else str(member)
+        offset, mark = offset_in(key, text)
+        if offset >= from_offset:
+            known.setdefault(mark, set()).add(offset)
 
 
 def _or_none(read: Callable[[], QueueRow]) -> QueueRow | None:

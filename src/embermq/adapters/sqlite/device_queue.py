@@ -1,6 +1,7 @@
 """Reading stored deliveries from broker.db."""
 
 import struct
+from collections.abc import Iterable
 
 from embermq.adapters.sqlite.tick_tables import TickTables
 from embermq.model.session_writes import QueueRow
@@ -92,10 +93,21 @@ class SqliteQueueHistory(DeviceQueueHistory):
             'SELECT flags >> 3, "offset" FROM device_queue WHERE generation = ? AND "offset" >= ?',
             (generation, from_offset),
         )
-        known: dict[int, set[int]] = {}
-        for mark, offset in rows:
-            known.setdefault(mark, set()).add(offset)
-        return known
+        return _by_mark(rows)
+
+    def known_by_shares(self, from_offset: int) -> dict[int, set[int]]:
+        self._tables.write()
+        rows = self._connection.execute(
+            'SELECT flags >> 3, "offset" FROM device_queue WHERE flags >> 3 AND "offset" >= ?', (from_offset,)
+        )
+        return _by_mark(rows)
+
+
+def _by_mark(rows: Iterable[tuple[int, int]]) -> dict[int, set[int]]:
+    known: dict[int, set[int]] = {}
+    for mark, offset in rows:
+        known.setdefault(mark, set()).add(offset)
+    return known
 
 
 def _row(row: tuple[int, int, int, int, int, int, int, bytes, bytes]) -> QueueRow:

@@ -276,7 +276,9 @@ class Behind(Redispatch):
         lag = self._lags.get(receiver.session.generation)
         return lag is not None and self._step <= lag.at <= offset and not self._state.must_wait(lag.client_id)
 
-    def _is_owed_to_group(self, group: MatchedGroup, _keepers: list[Receiver], offset: int) -> bool:
+    def _is_owed_to_group(
+        self, group: MatchedGroup, _keepers: list[Receiver], offset: int, _qos: int
+    ) -> bool:
         return self._step <= group.turn.behind_from <= offset and not self._state.session_store_full
 
     def _store(self, receiver: Receiver, accepted: Accepted) -> None:
