@@ -100,8 +100,11 @@ class ClusterSide:
         self._stopped = False
         self.standing_by = ""
         """Behind whom, "" while this node serves or does not know."""
-        self._answered_from_s = 0.0
-        """Since when etcd has answered, and this node's lease was kept, while it stands by."""
+        self._answered_from_s = self._refused_from_s = 0.0
+        """Since when etcd has answered, and this node's lease was kept, while it stands by; and since when another
+        node has had its id."""
+        self._has_told = False
+        """Whether people know that etcd does not know of this node."""
         self._due = Event()
         self._keeper = Thread(target=self._keep, name="cluster lease", daemon=True)
 
@@ -149,28 +152,37 @@ class ClusterSide:
         An etcd that was away has ended the lease of a node that serves on: so nobody takes its place before etcd has
         answered for the time of a lease, in which that one registers again.
         """
-        self.membership.watch(self._seen)
-        refused_from_s = self._answered_from_s = self._clock()
-        told = False
+        self.begin_to_stand_by()
         while not self._stopped:
-            asked_s = self._clock()
-            try:
-                if self._takes_place():
-                    self._begin_to_serve()
-                    return True
-                told, refused_from_s = False, self._clock()
-                if self._clock() - asked_s > self._ttl_s / RENEWALS:
-                    self._answered_from_s = self._clock()
-            except MemberRefused as refused:
-                if self._clock() - refused_from_s > self._ttl_s + OVERDUE_S:
-                    raise StartError(self._refusal(refused.nodes)) from None
-            except StoreError as error:
-                if not told:
-                    LOG.warning("etcd does not know of this node, which stands by: %s", error)
-                told, refused_from_s = True, self._clock()
-                self._answered_from_s = self._clock()
+            if self.look_for_place():
+                return True
             self._due.wait(self._ttl_s / RENEWALS)
             self._due.clear()
+        return False
+
+    def begin_to_stand_by(self) -> None:
+        """Be told of those who are there."""
+        self.membership.watch(self._seen)
+        self._refused_from_s = self._answered_from_s = self._clock()
+
+    def look_for_place(self) -> bool:
+        """Once, and not less often than a lease has to be renewed; see `stand_by`."""
+        asked_s = self._clock()
+        try:
+            if self._takes_place():
+                self._begin_to_serve()
+                return True
+            self._has_told, self._refused_from_s = False, self._clock()
+            if self._clock() - asked_s > self._ttl_s / RENEWALS:
+                self._answered_from_s = self._clock()
+        except MemberRefused as refused:
+            if self._clock() - self._refused_from_s > self._ttl_s + OVERDUE_S:
+                raise StartError(self._refusal(refused.nodes)) from None
+        except StoreError as error:
+            if not self._has_told:
+                LOG.warning("etcd does not know of this node, which stands by: %s", error)
+            self._has_told, self._refused_from_s = True, self._clock()
+            self._answered_from_s = self._clock()
         return False
 
     def stop_waiting(self) -> None:
@@ -258,6 +270,7 @@ class ClusterSide:
                 "takes over slot %d: of those that served, one is out: %s", self.slot, self.standing_by
             )
         self.standing_by, self._serves, self._is_registered = "", True, True
+        self._has_told = False
         with suppress(StoreError):  # the watch tells it
             self._note(self.membership.view().nodes)
         if not self._is_alone:
@@ -290,26 +303,32 @@ class ClusterSide:
 
     def _keep(self) -> None:
         """Renew the lease until the broker ends, and begin a new one when it is over."""
-        every_s = self._ttl_s / RENEWALS
-        pause_s, told = every_s, False
+        pause_s = self._ttl_s / RENEWALS
         while True:
             self._due.wait(pause_s)
             self._due.clear()
             if self._stopped:
                 return
-            try:
-                # A connection to an etcd that was away has to be made in that time.
-                self._renew(every_s if told else every_s / TRIES)
-            except MemberRefused as refused:
-                self._look_at(refused.nodes)
-                # Else by this node itself: what was seen is old, or an answer did not come.
-                pause_s, self._is_registered = RETRY_S, True
-            except StoreError as error:
-                if not told:
-                    LOG.warning("etcd does not know of this node, which serves on: %s", error)
-                pause_s, told = RETRY_S, True
-            else:
-                pause_s, told = every_s, False
+            pause_s = self.keep_lease()
+
+    def keep_lease(self) -> float:
+        """Renew it once, or begin a new one; returns after how many seconds to do that again."""
+        every_s = self._ttl_s / RENEWALS
+        try:
+            # A connection to an etcd that was away has to be made in that time.
+            self._renew(every_s if self._has_told else every_s / TRIES)
+        except MemberRefused as refused:
+            self._look_at(refused.nodes)
+            # Else by this node itself: what was seen is old, or an answer did not come.
+            self._is_registered = True
+            return RETRY_S
+        except StoreError as error:
+            if not self._has_told:
+                LOG.warning("etcd does not know of this node, which serves on: %s", error)
+            self._has_told = True
+            return RETRY_S
+        self._has_told = False
+        return every_s
 
     def _renew(self, wait_s: float) -> None:
         assert self._lease is not None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from threading import Event
 
 from msgspec.structs import replace
 
@@ -35,7 +34,6 @@ AGAIN = 10
 ENDS_KEPT_MS = 20 * 60_000
 """How much older than all that has been taken in a retained message may come: its node's clock is behind, or Kafka did
 not take it for a while, which ends that node after 15 minutes."""
-WAIT_S = 0.5
 READ_RECORDS = 1_000
 READ_BYTES = 4 * 1024 * 1024
 
@@ -71,7 +69,6 @@ class Peers:
         self._post = post
         self._redis = redis
         self._state = broker.state
-        self._closing = Event()
         self._sender: NodeSender | None = None
         slots = other_slots(settings, slot)
         at = redis.notes.peers(slots)
@@ -161,12 +158,9 @@ class Peers:
         slot, (position, log_end) = next(iter(self._done.items()))
         self._redis.writer.note_peer(slot, position, log_end, then)
 
-    def _take(self, slot: int, found: PeerRecords) -> None:
+    def _take(self, slot: int, found: PeerRecords, done: Callable[[], None]) -> None:
         """On the thread of the log's reader."""
-        done = Event()
-        self._post(partial(self.inflow.take, slot, found, done.set))
-        while not done.wait(WAIT_S) and not self._closing.is_set():
-            pass
+        self._post(partial(self.inflow.take, slot, found, done))
 
     def _catch_up(self, found: OffsetFound) -> None:
         left = set(self._logs)
@@ -226,7 +220,6 @@ class Peers:
 
     def close(self) -> None:
         """Take nothing in any more."""
-        self._closing.set()
         if self._sender is not None:
             self._sender.close()
         if self._links is not None:

@@ -15,8 +15,9 @@ class PeerRecords(Struct, frozen=True):
     end: int
 
 
-Take = Callable[[PeerRecords], None]
-"""Called on the reader's own thread with one piece after another; the next one is read when it returns."""
+Take = Callable[[PeerRecords, Callable[[], None]], None]
+"""Called on the reader's own thread with one piece after another, and what to call, on any thread, when the piece is
+done: the next one is read then."""
 
 
 class PeerLog(ABC):
@@ -43,4 +44,4 @@ class PeerLog(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Read no more. A `take` that is under way is to return."""
+        """Read no more. A piece that has been taken need not be done."""

@@ -122,9 +122,10 @@ class Reading:
             raise StoreUnavailable("Kafka does not answer")
         return len(self.topic.partitions)
 
-    def _take(self, found: PeerRecords) -> None:
+    def _take(self, found: PeerRecords, done: Callable[[], None]) -> None:
         for position, _ in found.records:
             self.taken.put(position)
+        done()
 
     def takes(self, *places: tuple[int, int]) -> None:
         """These are the next ones."""

@@ -29,6 +29,8 @@ SKIPPED = 1
 RETRY_S = 0.1
 LOOK_S = 1.0
 """Between two looks for a log that is not there yet, or that may go on in another partition."""
+TAKEN_S = 0.5
+"""Between two looks for the end of this reader while a piece is being taken."""
 CLOSE_S = 2.0
 
 
@@ -204,7 +206,11 @@ class KafkaPeerLog(PeerLog):
 
     def _hand_over(self, records: list[tuple[int, bytes]], end: int, take: Take) -> None:
         if end > self._at:
-            take(PeerRecords(records, end))
+            done = Event()
+            take(PeerRecords(records, end), done.set)
+            while not done.wait(TAKEN_S):
+                if self._closing.is_set():
+                    return
             self._at = end
 
     def _look_for_loss(self, reader: PartitionReader, at: int) -> None:
