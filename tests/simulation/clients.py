@@ -11,7 +11,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
-from tests.simulation.loop import Transport, connect
+from tests.simulation.loop import Process, Transport, connect
 
 from embermq.mqtt.wire.decoder import Decoder, Role
 from embermq.mqtt.wire.encoder import encode
@@ -28,9 +28,12 @@ from embermq.mqtt.wire.packets import (
     Suback,
     Subscribe,
     Subscription,
+    Unsuback,
+    Unsubscribe,
     Will,
 )
 from embermq.mqtt.wire.properties import Properties
+from embermq.mqtt.wire.reason_codes import ReasonCode
 from embermq.mqtt.wire.version import ProtocolVersion
 
 if TYPE_CHECKING:
@@ -92,6 +95,7 @@ class SimulatedClient:
         filters: tuple[tuple[str, int], ...] = (),
         wishes: tuple[tuple[str, str], ...] = (),
         has_will: bool = False,
+        is_kept: bool = True,
     ) -> None:
         self.name = name
         self.world = world
@@ -101,9 +105,13 @@ class SimulatedClient:
         self.wishes = wishes
         """User properties of its SUBSCRIBEs."""
         self.has_will = has_will
+        self.is_kept = is_kept
+        """Whether its session outlives a connection."""
         self.transport: Transport | None = None
         self.is_open = False
         """Whether CONNACK has come."""
+        self._process: Process | None = None
+        """Where it has connected to."""
         self.connects = 0
         self.entered = 0
         """Connections that got as far."""
@@ -116,6 +124,7 @@ class SimulatedClient:
         self.received: set[int] = set()
         self.packet_id = 0
         self.wants_connection = True
+        self.retain_handling = 1
 
     # The connection
 
@@ -130,15 +139,15 @@ class SimulatedClient:
             self.oracle.ended(self, politely=False)
             self.subscribing.clear()
         self.connects += 1
-        mine, theirs = connect(world.loop, None, host.process)
-        self.transport, self.is_open = mine, False
+        mine, theirs = connect(world.loop, None, host)
+        self.transport, self.is_open, self._process = mine, False, host.process
         mine.begin(Line(self, mine))
-        theirs.begin(host.accept(theirs))
+        world.loop.call_soon(theirs.be_accepted, host, context=theirs.context)
         will = None
         if self.has_will:
             will = Will(f"wills/{self.name}", f"will:{self.name}:{self.connects}".encode(), 2)
-        kept = Properties(session_expiry_interval=DAY_S, receive_maximum=20)
-        self._write(Connect(self.name, V5, False, 0, None, None, will, kept))
+        kept = Properties(session_expiry_interval=DAY_S if self.is_kept else 0, receive_maximum=20)
+        self._write(Connect(self.name, V5, not self.is_kept, 0, None, None, will, kept))
         self.asks += 1
         self.oracle.begins(self)
         world.loop.call_later(CONNECT_S, self._look_at_connack, mine, context=world.loop.bare)
@@ -161,6 +170,10 @@ class SimulatedClient:
             transport, self.transport = self.transport, None
             self._is_over(politely=False)
             transport.cut()
+
+    def is_at(self, process: Process) -> bool:
+        """Whether it is connected to that, or believes to be."""
+        return self.transport is not None and self._process is process
 
     def leave(self) -> None:
         """DISCONNECT, and the connection is closed."""
@@ -208,6 +221,8 @@ class SimulatedClient:
                 sent = self._sent(packet.packet_id)
                 del self.in_flight[packet.packet_id]
                 self.oracle.answered(self, sent, packet.reason_code)
+                if packet.reason_code == ReasonCode.QUOTA_EXCEEDED and not sent.packet.payload:
+                    self.waiting.append(sent.packet)  # the slot of the queue has no node now
                 self.push()
             case Pubrec():
                 sent = self._sent(packet.packet_id)
@@ -224,6 +239,9 @@ class SimulatedClient:
                 self.push()
             case Suback():
                 self._subscribed(packet)
+            case Unsuback():
+                if self.subscribing.pop(packet.packet_id, None) is not None:
+                    self._subscribe()
             case _:
                 pass  # DISCONNECT: the connection ends
 
@@ -239,6 +257,8 @@ class SimulatedClient:
             self.drop()
             return
         self.is_open = True
+        if not self.is_kept:
+            self._forget()
         self.oracle.entered(self, is_present=packet.session_present)
         self.entered += 1
         for packet_id, sent in self.in_flight.items():
@@ -252,12 +272,31 @@ class SimulatedClient:
         self._subscribe()
         self.push()
 
+    def _forget(self) -> None:
+        """A session begins."""
+        for topic_filter, _ in self.filters:
+            self.oracle.unsubscribes(self, topic_filter)
+        self.unsubscribed = deque(self.filters)
+        self.received.clear()
+
+    def resubscribe(self) -> None:
+        """Unsubscribe, and subscribe again when that has been answered, or with the next connection."""
+        found = [one for one in self.filters if one not in self.unsubscribed]
+        if self.is_open and self.transport is not None and found and not self.subscribing:
+            topic_filter, qos = self.random.choice(found)
+            self.unsubscribed.append((topic_filter, qos))
+            self.oracle.unsubscribes(self, topic_filter)
+            packet_id = self._free_id()
+            self.subscribing[packet_id] = topic_filter, qos
+            self._write(Unsubscribe(packet_id, (topic_filter,)))
+
     def _subscribe(self) -> None:
         for topic_filter, qos in self.unsubscribed:
             packet_id = self._free_id()
             self.subscribing[packet_id] = topic_filter, qos
             wishes = Properties(user_properties=self.wishes) if self.wishes else None
-            self._write(Subscribe(packet_id, (Subscription(topic_filter, qos, retain_handling=1),), wishes))
+            asked = Subscription(topic_filter, qos, retain_handling=self.retain_handling)
+            self._write(Subscribe(packet_id, (asked,), wishes))
 
     def _subscribed(self, packet: Suback) -> None:
         found = self.subscribing.pop(packet.packet_id, None)
@@ -328,13 +367,26 @@ class SimulatedClient:
         )
 
 
+class Visitor(SimulatedClient):
+    """Comes once, and notes what is retained. `retained` is that by topic."""
+
+    def __init__(self, name: str, world: World, oracle: Oracle, topic_filter: str) -> None:
+        super().__init__(name, world, oracle, filters=((topic_filter, 1),), is_kept=False)
+        self.retain_handling = 0
+        self.retained: dict[str, bytes] = {}
+
+    def take_message(self, packet: Publish) -> None:
+        if packet.retain:
+            self.retained[packet.topic] = packet.payload
+
+
 class QueueConsumer(SimulatedClient):
     """Works on a queue: it acknowledges what it gets, most of the time, later, or leaves it, or gives it back."""
 
     def take_message(self, packet: Publish) -> None:
         said = dict(packet.properties.user_properties) if packet.properties is not None else {}
         message_id = said["message-id"]
-        self.oracle.offered(self, packet, message_id)
+        self.oracle.offered(self, packet, message_id, int(said["delivery-count"]))
         verb = "ack"
         if self.world.is_rough:
             verb = self.random.choice(("ack", "ack", "ack", "ack", "ack", "nack", ""))

@@ -14,13 +14,14 @@ from tests.simulation.message_log import (
 from tests.support.hand_kafka import HandKafka, HandLogs
 from tests.support.stand_in_shared import HandFeeds
 
+from embermq.app import kafka_log
 from embermq.app.config import Settings
 from embermq.app.log_side import LogSide, Post, RetainedLog
 from embermq.delivery.application.fed_readers import FedReaders
 from embermq.delivery.application.log_place import LogPlace, OwnPlace
 from embermq.delivery.application.parking import Parking
 from embermq.delivery.application.shared_readers import SharedPlace, SharedReaders
-from embermq.durability.log_first import LogFirstStore
+from embermq.durability.log_first import NEVER, LogFirstStore
 from embermq.ports.application_logs import LogSize
 from embermq.ports.errors import StoreError
 from embermq.ports.known_log import KnownLog
@@ -29,8 +30,6 @@ from embermq.ports.reader_positions import ReaderPositions
 from embermq.ports.shared_groups import SharedGroups
 from embermq.sessions.session import Session
 from embermq.sessions.state import BrokerState
-
-LOG_ID = "the log"
 
 
 class NoLogs(HandLogs):
@@ -50,21 +49,24 @@ class SimulatedLogSide(LogSide):
     application_logs: NoLogs
     ticks: LogFirstStore | None = None
     meaning = "simulated"
-    log_id = LOG_ID
     receipt_log = None
+    readers: tuple[str, ...] = ()
+    kept_from: Callable[[], int] = staticmethod(lambda: NEVER)
 
     def __init__(
         self, server: LogServer, process: Process, settings: Settings, known: KnownLog, post: Post
     ) -> None:
         self._server = server
         self._kafka = HandKafka()
+        self.log_id = settings.kafka.prefix
         self.application_logs = NoLogs(self._kafka)
-        self.appender = SimulatedAppender(server, process, server.take_over())
+        epoch = server.take_over() if kafka_log.log_fence(settings) else server.epoch
+        self.appender = SimulatedAppender(server, process, epoch)
         self.on_end = self.appender.on_end
         self.log = SimulatedMessageLog(server)
         self.records = SimulatedSourceRecords(server)
         self.log_end = server.end
-        assert not known.is_any or known.identity == LOG_ID
+        assert not known.is_any or known.identity == self.log_id
         self.continue_behind(known.end)
 
     def continue_behind(self, known: int) -> None:
@@ -73,7 +75,12 @@ class SimulatedLogSide(LogSide):
 
     @property
     def dispatcher_floor(self) -> int:
-        return self.ticks.dispatcher_floor if self.ticks is not None else 0
+        return min(self.ticks.dispatcher_floor, self.kept_from()) if self.ticks is not None else 0
+
+    def trim(self) -> None:
+        """Let go of what nobody needs, as retention does when all is old."""
+        told = self._server.told
+        self._server.trim(min(self.dispatcher_floor, *(told.get(name, 0) for name in self.readers), NEVER))
 
     @property
     def failing(self) -> str:

@@ -13,14 +13,16 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import Context, ContextVar, copy_context
+from functools import partial
 from random import Random
-from typing import Any, TypeVarTuple
+from typing import Any, TypeVarTuple, cast
 from unittest.mock import patch
 
 START_S = 1_000.0
 DAY_ONE_MS = 1_800_000_000_000
 """The wall clock when the simulation begins: in 2027."""
 STEPS_MAX = 2_000_000
+SYN_AGAIN_S = 0.2
 
 
 Told = TypeVarTuple("Told")
@@ -38,8 +40,10 @@ class Process:
     """What can be killed and paused. `kill_at` is the number of the step from now on before which it dies; a step is
     whatever others can see of it: something sent, something asked for."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, machine: str = "") -> None:
         self.name = name
+        self.machine = machine
+        """On which it runs, as the network knows it."""
         self.is_dead = False
         self.is_paused = False
         self.waiting: list[asyncio.Handle] = []
@@ -47,6 +51,8 @@ class Process:
         self.kill_at = 0
         self.at_kill: list[Callable[[], None]] = []
         """What its machine does then: connections end."""
+        self.is_mute = False
+        """Whether the machine has died with it: nobody is told that connections have ended."""
 
     def step(self) -> None:
         """Something is about to leave the process."""
@@ -103,6 +109,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self.slow = 1.0
         """How many times longer everything takes on its way."""
         self.hosts: dict[tuple[str, int], Host] = {}
+        self._cuts: dict[tuple[str, str], list[Transport]] = {}
+        """By the machines from which and to which nothing gets, with the ends that have sent something since."""
         self.bare = Context()
         """Of what is no process's: servers, the network."""
         self.unexpected: Callable[[BaseException], None] = _ignore
@@ -170,19 +178,39 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     ) -> Any:
         """To a host of the simulation."""
         process = current_process()
-        if process is not None:
-            process.step()
-        there = self.hosts.get((host, port))
+        assert process is not None, "clients connect by `connect`"
+        process.step()
         await asyncio.sleep(self.delay_s())
-        if there is None or there.is_silent:
-            await self.create_future()
-        if there is None or there.is_away:
+        here = process.machine
+        while self.is_cut(here, host) or self.is_cut(host, here) or self.hosts[host, port].is_mute:  # noqa: ASYNC110
+            await asyncio.sleep(SYN_AGAIN_S)
+        there = self.hosts[host, port]
+        if there.is_away:
             raise ConnectionRefusedError(111, "Connection refused")
-        mine, theirs = connect(self, process, there.process)
+        mine, theirs = connect(self, process, there)
         protocol = factory()
         mine.begin(protocol)
-        theirs.begin(there.accept(theirs))
+        self.call_soon(theirs.be_accepted, there, context=theirs.context)
         return mine, protocol
+
+    # Cuts
+
+    def cut(self, here: str, there: str) -> None:
+        """From now on nothing gets from one machine to the other; what is sent is sent again, until it arrives."""
+        self._cuts.setdefault((here, there), [])
+
+    def mend(self, here: str, there: str) -> None:
+        """It arrives from now on."""
+        for end in self._cuts.pop((here, there), ()):
+            end.send_again()
+
+    def is_cut(self, here: str, there: str) -> bool:
+        """Whether nothing gets there."""
+        return bool(self._cuts) and (here, there) in self._cuts
+
+    def wait_for_mending(self, here: str, there: str, end: Transport) -> None:
+        """`end` has something to send again then."""
+        self._cuts[here, there].append(end)
 
     def delay_s(self) -> float:
         """How long something takes on its way: mostly short."""
@@ -200,43 +228,72 @@ def _is_over(timer: asyncio.TimerHandle) -> bool:
 
 
 class Host:
-    """An address. `accept` makes the protocol of a connection; who is `is_away` refuses, who is `is_silent` does not
-    answer at all."""
+    """An address of a machine. `accept` makes the protocol of a connection, or None for one that is closed at once; who
+    is `is_away` refuses."""
 
     def __init__(
-        self, accept: Callable[[Transport], asyncio.Protocol], process: Process | None = None
+        self,
+        accept: Callable[[Transport], asyncio.Protocol | None],
+        process: Process | None = None,
+        machine: str = "",
     ) -> None:
         self.accept = accept
         self.process = process
-        self.is_away = False
-        self.is_silent = False
+        self.machine = machine
+        self.is_closed = False
+
+    @property
+    def is_away(self) -> bool:
+        """Whether nobody listens there."""
+        return self.is_closed or (self.process is not None and self.process.is_dead)
+
+    @property
+    def is_mute(self) -> bool:
+        """Whether there is no machine that could say so."""
+        return self.process is not None and self.process.is_mute
 
 
 class Transport(asyncio.Transport):
     """One end of a connection. What is written arrives in order, after a while, unless the connection is cut before."""
 
-    def __init__(self, loop: SimulatedLoop, process: Process | None) -> None:
+    def __init__(self, loop: SimulatedLoop, process: Process | None, machine: str) -> None:
         super().__init__()
         self._loop = loop
         self._process = process
-        self._context = context_of(process) if process is not None else Context()
+        self._machine = machine
+        self.context = context_of(process) if process is not None else Context()
         self.other: Transport
         self.protocol: asyncio.Protocol | None = None
         self._closing = False
         self._lost = False
         self._arrives_s = 0.0
         self._reading = True
-        self._kept: list[Callable[[], None]] = []
+        self._kept: deque[Callable[[], None]] = deque()
         """What has arrived and is not read."""
-        self.is_held = False
-        """What the other end has written since is on its way for as long as that."""
+        self._stuck: deque[tuple[Callable[..., None], Any]] = deque()
+        """What has been sent and gets nowhere."""
         if process is not None:
             process.at_kill.append(self._die)
 
     def begin(self, protocol: asyncio.Protocol) -> None:
         """The connection is there."""
         self.protocol = protocol
-        self._context.run(protocol.connection_made, self)
+        self.context.run(protocol.connection_made, self)
+
+    def be_accepted(self, host: Host) -> None:
+        """By whoever listens there."""
+        protocol = host.accept(self) if not host.is_away else None
+        if protocol is None:
+            self.close()
+        elif not self._closing:
+            self.protocol = protocol
+            protocol.connection_made(self)
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        self.protocol = cast(asyncio.Protocol, protocol)
+
+    def get_protocol(self) -> asyncio.BaseProtocol | None:  # type: ignore[override]
+        return self.protocol
 
     # Writing
 
@@ -258,32 +315,53 @@ class Transport(asyncio.Transport):
         return True
 
     def get_write_buffer_size(self) -> int:
-        return 0
+        return sum(len(data) for _, args in self._stuck for data in args)
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         """Buffers have room."""
 
     def _send(self, call: Callable[..., None], *args: object) -> None:
-        loop = self._loop
+        loop, other = self._loop, self.other
+        if self._stuck or loop.is_cut(self._machine, other._machine):
+            if not self._stuck:
+                loop.wait_for_mending(self._machine, other._machine, self)
+            self._stuck.append((call, args))
+            return
         self._arrives_s = max(self._arrives_s + 1e-6, loop.now_s + loop.delay_s())
-        loop.call_at(self._arrives_s, call, *args, context=self.other._context)
+        loop.call_at(self._arrives_s, call, *args, context=other.context)
+
+    def send_again(self) -> None:
+        """There is a way again."""
+        stuck, self._stuck = self._stuck, deque()
+        if self._process is not None and self._process.is_mute:
+            return
+        for call, args in stuck:
+            self._send(call, *args)
 
     # Reading
 
     def _arrive(self, data: bytes) -> None:
         if self._lost or self._closing or self.protocol is None:
             return
-        if not self._reading or self.is_held:
-            self._kept.append(lambda: self._arrive(data))
+        if not self._reading or self._kept:
+            self._kept.append(partial(self._read, data))
             return
+        self._read(data)
+
+    def _read(self, data: bytes) -> None:
+        assert self.protocol is not None
         self.protocol.data_received(data)
 
     def _end(self) -> None:
         if self._lost or self.protocol is None:
             return
-        if not self._reading or self.is_held:
-            self._kept.append(self._end)
+        if not self._reading or self._kept:
+            self._kept.append(self._read_end)
             return
+        self._read_end()
+
+    def _read_end(self) -> None:
+        assert self.protocol is not None
         if not self.protocol.eof_received():
             self.close()
 
@@ -293,12 +371,11 @@ class Transport(asyncio.Transport):
     def resume_reading(self) -> None:
         if not self._reading:
             self._reading = True
-            self._loop.call_soon(self.read_kept, context=self._context)
+            self._loop.call_soon(self._read_kept, context=self.context)
 
-    def read_kept(self) -> None:
-        """What came meanwhile."""
-        while self._kept and self._reading and not self.is_held:
-            self._kept.pop(0)()
+    def _read_kept(self) -> None:
+        while self._kept and self._reading and not self._lost:
+            self._kept.popleft()()
 
     # The end
 
@@ -309,16 +386,22 @@ class Transport(asyncio.Transport):
         if not self._closing:
             self._closing = True
             self._send(self.other._hear_end)
-            self._loop.call_soon(self._lose, None, context=self._context)
+            self._loop.call_soon(self._lose, None, context=self.context)
 
     def abort(self) -> None:
         self.close()
 
     def _hear_end(self) -> None:
         """The other end has closed, or reset."""
+        if self._reading and not self._kept:
+            self._read_close()
+        else:
+            self._kept.append(self._read_close)
+
+    def _read_close(self) -> None:
         if not self._closing:
             self._closing = True
-            self._loop.call_soon(self._lose, None, context=self._context)
+            self._loop.call_soon(self._lose, None, context=self.context)
 
     def cut(self) -> None:
         """The network ends the connection: what is on its way does not arrive."""
@@ -326,7 +409,7 @@ class Transport(asyncio.Transport):
             if not end._closing:
                 end._closing = True
                 reset = ConnectionResetError(104, "Connection reset by peer")
-                end._loop.call_soon(end._lose, reset, context=end._context)
+                end._loop.call_soon(end._lose, reset, context=end.context)
 
     def _lose(self, error: Exception | None) -> None:
         if not self._lost and self.protocol is not None:
@@ -338,17 +421,18 @@ class Transport(asyncio.Transport):
     def _die(self) -> None:
         """Its process was killed: the kernel closes, behind what was written before."""
         self._closing = self._lost = True
-        self._send(self.other._hear_end)
+        assert self._process is not None
+        if not self._process.is_mute:
+            self._send(self.other._hear_end)
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return ("127.0.0.1", 40_000) if name == "peername" else default
 
 
-def connect(
-    loop: SimulatedLoop, process: Process | None, there: Process | None
-) -> tuple[Transport, Transport]:
+def connect(loop: SimulatedLoop, process: Process | None, there: Host) -> tuple[Transport, Transport]:
     """The two ends of a connection that is about to begin."""
-    mine, theirs = Transport(loop, process), Transport(loop, there)
+    machine = process.machine if process is not None else ""
+    mine, theirs = Transport(loop, process, machine), Transport(loop, there.process, there.machine)
     mine.other, theirs.other = theirs, mine
     return mine, theirs
 

@@ -3,9 +3,12 @@ arrived stays. It obeys `ports.log_appender` and `ports.message_log`, as Kafka w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Iterator
+from contextvars import Context
 from functools import partial
-from itertools import pairwise
+from itertools import islice, pairwise
+from operator import itemgetter
 from random import Random
 
 from tests.simulation.loop import Process, SimulatedLoop, context_of
@@ -20,9 +23,14 @@ from embermq.ports.tick_store import Receipt
 RETRY_S = 0.1
 
 
+MACHINE = "kafka"
+"""Nodes may be cut off from it."""
+
+
 class LogServer:
     """Holds the records. `away`: nothing takes effect, and nothing is answered. `epoch` is the newest producer's: what
-    those before it have sent and what has not arrived yet is refused."""
+    those before it have sent and what has not arrived yet is refused. `told` is what readers do not need any more, by
+    their names."""
 
     def __init__(self, loop: SimulatedLoop, random: Random) -> None:
         self.loop = loop
@@ -32,6 +40,26 @@ class LogServer:
         self.batches: list[tuple[int, list[bytes], int]] = []
         self.end = 0
         self.start = 0
+        self.told: dict[str, int] = {}
+        self._waiting: list[tuple[Callable[[], None], Context]] = []
+
+    def reaches(self, process: Process) -> bool:
+        """Whether a process can ask it for something, and is answered."""
+        loop, here = self.loop, process.machine
+        return not (self.away or loop.is_cut(here, MACHINE) or loop.is_cut(MACHINE, here))
+
+    def wait(self, call: Callable[[], None], process: Process) -> None:
+        """Call when there is more."""
+        self._waiting.append((call, context_of(process)))
+
+    def hear(self, name: str, position: int) -> None:
+        """A reader needs nothing below that."""
+        self.told[name] = max(position, self.told.get(name, 0))
+
+    def trim(self, below: int) -> None:
+        """Whole batches."""
+        self.batches = [one for one in self.batches if one[0] + len(one[1]) > below]
+        self.start = self.batches[0][0] if self.batches else self.end
 
     def take_over(self) -> int:
         """Be the one producer whose records are taken."""
@@ -43,14 +71,31 @@ class LogServer:
         base = self.end
         self.batches.append((base, records, self.loop.wall_ms()))
         self.end += len(records)
+        waiting, self._waiting = self._waiting, []
+        for call, context in waiting:
+            self.loop.call_soon(call, context=context)
         return base
+
+    def batches_from(self, offset: int) -> Iterator[tuple[int, list[bytes], int]]:
+        """Those that have it or come behind it."""
+        first = max(0, bisect_right(self.batches, offset, key=itemgetter(0)) - 1)
+        for batch in islice(self.batches, first, None):
+            if batch[0] + len(batch[1]) > offset:
+                yield batch
+
+    def records_from(self, offset: int, count: int) -> list[tuple[int, bytes]]:
+        """Some, with their positions."""
+        found = (
+            (base + index, record)
+            for base, records, _ in self.batches_from(offset)
+            for index, record in enumerate(records)
+        )
+        return list(islice((one for one in found if one[0] >= offset), count))
 
     def record(self, offset: int) -> bytes | None:
         """One of them."""
-        for base, records, _ in reversed(self.batches):
-            if base <= offset < base + len(records):
-                return records[offset - base]
-        return None
+        found = self.records_from(offset, 1)
+        return found[0][1] if found and found[0][0] == offset else None
 
 
 class SimulatedAppender(LogAppender):
@@ -91,7 +136,7 @@ class SimulatedAppender(LogAppender):
             self._lost = self._lost or server.random.random() < 0.5
             if self._lost:
                 return
-        if server.away:
+        if not server.reaches(self._process):
             loop.call_later(RETRY_S, self._arrive, parts, base, count, done, context=loop.bare)
             return
         if self._epoch < server.epoch:
@@ -121,7 +166,7 @@ class SimulatedAppender(LogAppender):
 
     @property
     def failing(self) -> str:
-        return "away" if self._server.away else ""
+        return "" if self._server.reaches(self._process) else "away"
 
     def close(self) -> None:
         """What is under way is as that of a killed process."""
@@ -136,9 +181,7 @@ class SimulatedMessageLog(MessageLog):
     def read(self, from_offset: int, *, records_max: int, bytes_max: int) -> list[LogBatch]:
         found: list[LogBatch] = []
         count = size = 0
-        for base, records, _ in self._server.batches:
-            if base + len(records) <= max(from_offset, self._server.start):
-                continue
+        for base, records, _ in self._server.batches_from(from_offset):
             batch = LogBatch(base, len(records), b"".join(records))
             found.append(batch)
             count, size = count + batch.record_count, size + len(batch.body)
@@ -157,9 +200,7 @@ class SimulatedMessageLog(MessageLog):
         return self._server.end
 
     def trim(self, below_offset: int) -> None:
-        server = self._server
-        server.batches = [one for one in server.batches if one[0] + len(one[1]) > below_offset]
-        server.start = server.batches[0][0] if server.batches else server.end
+        self._server.trim(below_offset)
 
 
 class SimulatedSourceRecords(SourceRecords):

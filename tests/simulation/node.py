@@ -1,7 +1,7 @@
 """A broker in a process of the simulation: the product's own wiring, on stores, a network and clocks that are not real.
 
-Only what touches the world is another: see `_wired`. The rooms that decide, the adapter of Redis, connections and the
-tick loop are what a real broker runs.
+Only what touches the world is another: see `simulated_wiring`. The rooms that decide, the adapter of Redis,
+connections, what nodes say to one another, leases and the tick loop are what a real broker runs.
 """
 
 from __future__ import annotations
@@ -9,31 +9,46 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NoReturn
 from unittest.mock import patch
 
 import hiredis
+from msgspec import Struct
+from msgspec.structs import replace
+from tests.simulation.etcd import SimulatedEtcd, SimulatedMembership
 from tests.simulation.log_side import SimulatedLogSide
-from tests.simulation.loop import Host, Process, SimulatedLoop, Transport, context_of
+from tests.simulation.loop import Host, Killed, Process, SimulatedLoop, Transport, context_of, current_process
 from tests.simulation.message_log import LogServer
+from tests.simulation.peer_log import SimulatedPeerLog
 from tests.simulation.redis_server import URL, DirectRedis, SimulatedRedis
 from tests.simulation.redis_values import RedisError, Reply, Status
 
 from embermq.access.authentication.gate import Exchange, Gate, Visitor
 from embermq.access.authentication.identity import Identity, Refusal
-from embermq.app import log_reads, log_times, opened, redis_state, servers
+from embermq.app import cluster_side, log_reads, log_times, opened, peers, redis_state, servers
 from embermq.app.clock_file import ClockFile
+from embermq.app.cluster_side import ClusterSide
 from embermq.app.config import Settings
+from embermq.app.errors import StartError
+from embermq.app.homes import ClusterHomes
 from embermq.app.log_side import LogSide, Post
 from embermq.app.opened import OpenedBroker
 from embermq.app.settings import StoreSettings
+from embermq.app.slots import node_address, slot_prefix, slot_settings
 from embermq.cluster.settings import ClusterSettings
+from embermq.edge import mqtt_server
 from embermq.edge.clock import NotedTime, TimeSource
-from embermq.edge.connection import Connection
 from embermq.edge.connection_limits import Admission
 from embermq.edge.listener_context import ListenerContext
 from embermq.edge.listener_settings import Listener
+from embermq.edge.listening_sockets import Factory
+from embermq.edge.member_links import MemberLinks
+from embermq.edge.mqtt_server import MqttServer
+from embermq.edge.node_door import NodeListenerContext
 from embermq.edge.settings import Address, ClientSettings, OwnSettings
 from embermq.edge.tick_loop import TickLoop
 from embermq.model.client_type import ClientType
@@ -44,25 +59,38 @@ from embermq.ports.errors import StoreError
 from embermq.ports.message_log import MessageLog
 from embermq.queues.mqtt.mqtt_queues import MqttQueues
 from embermq.queues.settings import BrokerQueueSettings, parse_operator_settings
+from embermq.sessions.session import Session
 
 MQTT_PORT = 1883
+NODE_PORT = 7946
 REDIS_HOST = ("redis", 6379)
 NOWHERE = Path("/nonexistent")
 LINGER_MS = 2.0
 POLL_MS = 100
 """Ticks without a reason are rarer than in a real broker: they are most of what a run would do."""
 START_AGAIN_S = 0.5
-QUEUE_NAME = "work"
+PLACE_S = 0.3
+"""How often a node that stands by looks for a place: more often than it has to."""
+LEASE_TTL_S = 2
+PREFIX = "embermq"
 QUEUE_SETTINGS = b"""{
   "partitions": 3,
   "performance": {"delivery_timeout": "1s"},
   "retry_policy": {"max_retries": 1000, "initial_backoff": "100ms", "max_backoff": "200ms", "total_timeout": "7d"}
 }"""
-SETTINGS = Settings(
-    stores=StoreSettings(log="kafka://kafka:9092", session=URL),
-    cluster=ClusterSettings(etcd="etcd://etcd:2379/cars"),
-    queues=BrokerQueueSettings(join_debounce_ms=0, disconnect_grace_ms=200),
-)
+
+
+def settings_of(name: str, slots: int) -> Settings:
+    """Of one node of a cluster with so many slots."""
+    cluster = ClusterSettings(etcd="etcd://etcd:2379/cars", node=name, lease_ttl_s=LEASE_TTL_S, slots=slots)
+    if slots > 1:
+        cluster = replace(cluster, listen=f"{name}:{NODE_PORT}")
+    return Settings(
+        stores=StoreSettings(log="kafka://kafka:9092", session=URL),
+        cluster=cluster,
+        clients=ClientSettings(connections_max=1_000),
+        queues=BrokerQueueSettings(join_debounce_ms=0, disconnect_grace_ms=200),
+    )
 
 
 class MachineTime(TimeSource):
@@ -191,85 +219,221 @@ def packed(reply: Reply) -> bytes:
     return b":%d\r\n" % reply
 
 
+class InOrder(dict[Any, None]):
+    """In place of a set, whose order is that of addresses in memory."""
+
+    def add(self, one: Any) -> None:
+        self[one] = None
+
+    def discard(self, one: Any) -> None:
+        self.pop(one, None)
+
+
+def in_order(kind: type[Any], *names: str) -> type[Any]:
+    """The same with such sets."""
+
+    def begin(self: Any, *given: Any, **named: Any) -> None:
+        kind.__init__(self, *given, **named)
+        for name in names:
+            setattr(self, name, InOrder())
+
+    return type(kind.__name__, (kind,), {"__init__": begin})
+
+
+class KeptLease:
+    """In place of the thread that keeps a node's lease: it is looked after from time to time."""
+
+    def __init__(self, target: Any, **_: object) -> None:
+        self._side: ClusterSide = target.__self__
+
+    def start(self) -> None:
+        self._keep()
+
+    def _keep(self) -> None:
+        asyncio.get_running_loop().call_later(self._side.keep_lease(), self._keep)
+
+    def is_alive(self) -> bool:
+        return False
+
+
+class Door:
+    """In place of a socket that listens."""
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+
+    def getsockname(self) -> tuple[str, int]:
+        return self.address.host, self.address.port
+
+
+async def bind(address: Address, _mode: str) -> list[Door]:
+    """Nothing is taken by anybody else."""
+    return [Door(address)]
+
+
+class SimulatedListening:
+    """In place of `Listening`: an address of the simulation's network."""
+
+    def __init__(
+        self, doors: list[Door], factory: Factory, admission: Admission, *_: object, **__: object
+    ) -> None:
+        (door,) = doors
+        process = current_process()
+        assert process is not None, "a broker runs in a process"
+        self._place = process.machine, door.address.port
+        self._factory = factory
+        self._admission = admission
+        self._host = Host(self._accept, process, process.machine)
+
+    def _accept(self, _transport: Transport) -> asyncio.Protocol | None:
+        place = self._admission.arrive()
+        return self._factory(place, None) if place is not None else None
+
+    def serve(self, _context: object) -> None:
+        asyncio.get_running_loop().hosts[self._place] = self._host  # type: ignore[attr-defined]
+
+    def close(self) -> None:
+        self._host.is_closed = True
+
+
+class Servers(Struct, frozen=True):
+    """What all nodes share. `logs` are by how the topics of their slot begin."""
+
+    etcd: SimulatedEtcd
+    logs: dict[str, LogServer]
+    redis: SimulatedRedis
+
+
 @contextmanager
-def _wired(node: Node, process: Process, loop: SimulatedLoop) -> Iterator[None]:
-    """The wiring makes these where it would make what touches the world."""
+def simulated_wiring(loop: SimulatedLoop, shared: Servers, nodes: dict[str, Node]) -> Iterator[None]:
+    """The wiring makes these where it would make what touches the world. `nodes` are by machine."""
+
+    def here() -> Process:
+        process = current_process()
+        assert process is not None, "a broker runs in a process"
+        return process
+
+    def log_side(settings: Settings, *given: Any) -> SimulatedLogSide:
+        return SimulatedLogSide(shared.logs[settings.kafka.prefix], here(), settings, *given)
+
+    def date(zone: timezone) -> datetime:
+        return datetime.fromtimestamp(loop.wall_ms() / 1000, zone)
+
+    made: tuple[tuple[Any, str, Any], ...] = (
+        (cluster_side, "_membership", lambda _: SimulatedMembership(shared.etcd)),
+        (cluster_side, "Thread", KeptLease),
+        (cluster_side, "datetime", SimpleNamespace(now=date)),
+        (mqtt_server, "bind", bind),
+        (mqtt_server, "Listening", SimulatedListening),
+        (mqtt_server, "ListenerContext", in_order(ListenerContext, "connections", "doors")),
+        (mqtt_server, "NodeListenerContext", in_order(NodeListenerContext, "connections", "doors")),
+        (Session, "__hash__", lambda session: session.generation),
+        (servers, "ClockFile", lambda _: NodeClock(nodes[here().machine])),
+        (servers, "KafkaLogSide", log_side),
+        (servers, "open_retention", lambda *_: (None, lambda: None)),
+        (peers, "MemberLinks", in_order(MemberLinks, "_open", "_calls")),
+        (peers, "KafkaPeerLog", lambda _, kafka, name: SimulatedPeerLog(shared.logs[kafka.prefix], name)),
+        (redis_state, "BlockingRedis", lambda address, _: DirectRedis(shared.redis, address)),
+        (log_reads, "LogThread", partial(AskedInTurn, loop)),
+        (log_times, "LogThread", partial(AskedInTurn, loop)),
+        (opened, "WebhookAlerts", lambda *_: NoAlerts()),
+    )
     with ExitStack() as stack:
-        for place, name, made in (
-            (servers, "ClockFile", lambda _: NodeClock(node)),
-            (servers, "KafkaLogSide", partial(SimulatedLogSide, node.log, process)),
-            (servers, "open_retention", lambda *_: (None, lambda: None)),
-            (redis_state, "BlockingRedis", lambda address, _: DirectRedis(node.redis, address)),
-            (log_reads, "LogThread", partial(AskedInTurn, loop)),
-            (log_times, "LogThread", partial(AskedInTurn, loop)),
-            (opened, "WebhookAlerts", lambda *_: NoAlerts()),
-        ):
-            stack.enter_context(patch.object(place, name, made))
+        for place, name, stand_in in made:
+            stack.enter_context(patch.object(place, name, stand_in))
         yield
+
+
+class Serving(Struct, frozen=True):
+    """What a process is made of while it serves."""
+
+    broker: OpenedBroker
+    ticks: TickLoop
+    server: MqttServer
+    side: ClusterSide
 
 
 class Node:
     """A machine that starts its broker again whenever that has ended."""
 
-    def __init__(self, name: str, loop: SimulatedLoop, log: LogServer, redis: SimulatedRedis) -> None:
+    def __init__(self, name: str, loop: SimulatedLoop, slots: int, queue: str) -> None:
         self.name = name
         self.loop = loop
-        self.log = log
-        self.redis = redis
+        self._queue = queue
+        self._settings = settings_of(name, slots)
         self.time = MachineTime(loop)
         self.process = Process(name)
         self.process.is_dead = True
-        self.broker: OpenedBroker | None = None
+        self.serving: Serving | None = None
         self.noted: NotedTime | None = None
         """What its disk holds: broker time, as of when it was noted last."""
-        self.stands_by = False
-        """Another node serves: when this one has ended, it is not started again."""
         self.starts = 0
-        self.started_s = 0.0
-        self.host = Host(self._refuse)
-        self.host.is_away = True
-        loop.hosts[name, MQTT_PORT] = self.host
+        self.served_s = 0.0
+        """Since when."""
+        self.is_off = True
+        """It is not started again."""
+        nobody = Host(_refuse)
+        nobody.is_closed = True
+        loop.hosts[name, MQTT_PORT] = loop.hosts[name, NODE_PORT] = nobody
         self.told: Callable[[str], None] = lambda _: None
 
-    def _refuse(self, _transport: Transport) -> asyncio.Protocol:
-        raise AssertionError("nobody listens")
+    @property
+    def host(self) -> Host:
+        """Where clients come in."""
+        return self.loop.hosts[self.name, MQTT_PORT]
 
     def start(self) -> None:
         """Begin a process, unless one runs."""
+        self.is_off = False
         if not self.process.is_dead:
             return
         self.starts += 1
-        self.started_s = self.loop.now_s
-        process = self.process = Process(f"{self.name}/{self.starts}")
+        process = self.process = Process(f"{self.name}/{self.starts}", self.name)
         process.at_kill.append(self._ended)
-        self.loop.call_soon(self._serve, process, context=context_of(process))
+        self.loop.call_soon(self._stand_by, process, context=context_of(process))
 
     def _ended(self) -> None:
-        self.host.is_away = True
-        self.broker = None
+        self.serving = None
         self.told(f"{self.process.name} ends")
-        if not self.stands_by:
-            self.loop.call_later(START_AGAIN_S, self._start_again, context=self.loop.bare)
+        self.loop.call_later(START_AGAIN_S, self._start_again, context=self.loop.bare)
 
     def _start_again(self) -> None:
-        if not self.stands_by:
+        if not self.is_off:
             self.start()
 
-    def _serve(self, process: Process) -> None:
-        loop = self.loop
+    def _end(self, process: Process, why: str) -> NoReturn:
+        self.told(f"{process.name}: {why}")
+        process.kill()
+        raise Killed
+
+    def _stand_by(self, process: Process) -> None:
         try:
-            with _wired(self, process, loop):
-                broker = servers.open_servers(NOWHERE, SETTINGS, 0, loop.call_soon)
-        except StoreError as error:
-            self.told(f"{process.name} cannot start: {error}")
-            process.kill()
+            side = ClusterSide(self._settings, end=partial(self._end, process), clock=self.loop.time)
+            side.begin_to_stand_by()
+        except StoreError:
+            self._end(process, "etcd does not answer")
+        self._look_for_place(process, side)
+
+    def _look_for_place(self, process: Process, side: ClusterSide) -> None:
+        try:
+            has_place = side.look_for_place()
+        except StartError as error:
+            self._end(process, str(error))
+        if not has_place:
+            self.loop.call_later(PLACE_S, self._look_for_place, process, side)
             return
-        queues = broker.broker.state.queues
-        assert isinstance(queues, MqttQueues)
-        core = queues.core
-        if QUEUE_NAME not in core:
-            core.configure(parse_operator_settings(QUEUE_NAME, QUEUE_SETTINGS))
-        broker.log_side.on_end.append(lambda error: self._give_up(process, error))
+        self.told(f"{process.name} takes slot {side.slot}")
+        try:
+            self._open(process, side)
+        except StoreError as error:
+            self._end(process, f"cannot start: {error}")
+
+    def _open(self, process: Process, side: ClusterSide) -> None:
+        """As `embermq run` puts the parts together."""
+        loop, whole = self.loop, self._settings
+        settings = slot_settings(whole, side.slot)
+        homes = ClusterHomes(settings, side) if whole.cluster.slots > 1 else None
+        broker = servers.open_servers(NOWHERE, whole, side.slot, loop.call_soon)
         ticks = TickLoop(
             broker.broker,
             broker.delivery,
@@ -278,36 +442,77 @@ class Node:
             poll_ms=POLL_MS,
             clock=broker.clock.clock,
         )
+        server = MqttServer(broker.broker, ticks, OpenGate(), settings.clients, homes)
+        if homes is not None:
+            homes.divide(broker.broker.state)
+        broker.log_side.on_end.append(lambda error: self._end(process, str(error)))
+        serving = Serving(broker, ticks, server, side)
+        loop.create_task(self._serve(process, serving, homes))
+
+    async def _serve(self, process: Process, serving: Serving, homes: ClusterHomes | None) -> None:
+        broker, ticks, server, side = serving.broker, serving.ticks, serving.server, serving.side
+        self._configure_queue(broker)
+        if broker.peers is not None:
+            await server.open_for_nodes(
+                node_address(self._settings.cluster.listen, ""),
+                side.slot,
+                take=broker.peers.inflow.take_unstored,
+                members_of=broker.peers.members_of,
+                do=lambda _, answer: answer(b""),
+                figures=broker.peers.figures,
+            )
+        address = Address("127.0.0.1", MQTT_PORT)
+        await server.open(Listener("mqtt", address, OwnSettings(), None, None, "", frozenset()))
         ticks.start_polling()
+        if broker.peers is not None and homes is not None:
+            broker.peers.start(homes, server.leave_node)
         ticks.wake()
-        self.broker = broker
-        settings = ClientSettings(connections_max=1_000)
-        listener = Listener(
-            "mqtt", Address("127.0.0.1", MQTT_PORT), OwnSettings(), None, None, "", frozenset()
-        )
-        admission = Admission(settings, broker.broker.state.counters)
-        door = ListenerContext(
-            broker.broker,
-            ticks,
-            OpenGate(),
-            listener,
-            admission,
-            connect_timeout_s=settings.connect_timeout_s,
-        )
-
-        def accept(_transport: Transport) -> asyncio.Protocol:
-            place = admission.arrive()
-            assert place is not None
-            return Connection(door, place)
-
-        self.host.accept, self.host.process, self.host.is_away = accept, process, False
-        self.told(f"{process.name} serves")
+        self.serving, self.served_s = serving, self.loop.now_s
+        self.told(f"{process.name} serves slot {side.slot}")
         self._look(broker)
+
+    def _configure_queue(self, broker: OpenedBroker) -> None:
+        state = broker.broker.state
+        queues = state.queues
+        assert isinstance(queues, MqttQueues)
+        if state.share.owns_queue(self._queue) and self._queue not in queues.core:
+            queues.core.configure(parse_operator_settings(self._queue, QUEUE_SETTINGS))
 
     def _look(self, broker: OpenedBroker) -> None:
         broker.clock.look()
+        assert isinstance(broker.log_side, SimulatedLogSide)
+        broker.log_side.trim()
         self.loop.call_later(1.0, self._look, broker)
 
-    def _give_up(self, process: Process, error: StoreError) -> None:
-        self.told(f"{process.name}: {error}")
+    def stop(self) -> None:
+        """End its broker in order, as SIGTERM does."""
+        serving, process = self.serving, self.process
+        if serving is not None and not process.is_dead:
+            self.serving = None
+            self.loop.call_soon(self._begin_to_stop, process, serving, context=context_of(process))
+
+    def _begin_to_stop(self, process: Process, serving: Serving) -> None:
+        self.told(f"{process.name} stops")
+        self.loop.create_task(self._stop(process, serving))
+
+    async def _stop(self, process: Process, serving: Serving) -> None:
+        """As `embermq run` does."""
+        broker = serving.broker
+        await serving.server.stop()
+        serving.ticks.stop()
+        if broker.peers is not None:
+            broker.peers.close()
+        if broker.session_store is not None:
+            await broker.session_store.close()
+        broker.close()
+        serving.side.leave()
         process.kill()
+
+
+def _refuse(_transport: Transport) -> asyncio.Protocol:
+    raise AssertionError("nobody listens")
+
+
+def logs_of(slots: int) -> list[str]:
+    """How their topics begin."""
+    return [slot_prefix(PREFIX, slot) for slot in range(slots)]

@@ -39,10 +39,12 @@ class Connection(Struct):
 
 
 class Oracle:
-    """`now` is the time of the simulation."""
+    """`now_s` is the time of the simulation. `is_direct`: there is one connection between a client and who sends to
+    it, so that nothing is on its way any more when that one has said so."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_direct: bool) -> None:
         self.now_s = 0.0
+        self._is_direct = is_direct
         self.messages: dict[bytes, Published] = {}
         self.subscriptions: dict[tuple[str, str], tuple[int, float]] = {}
         """Client and filter -> QoS, and since when."""
@@ -50,12 +52,14 @@ class Oracle:
         self.last: dict[tuple[str, str, str, int], int] = {}
         self.wills: dict[bytes, Connection] = {}
         self.present: set[str] = set()
-        self.retained: dict[str, bytes] = {}
-        """Newest acknowledged by topic."""
+        self.retained: dict[tuple[str, str], int] = {}
+        """By topic and publisher the last number that was acknowledged."""
         self.settling: dict[tuple[str, bytes], str] = {}
         self.offers: dict[str, bytes] = {}
         """Message id -> payload."""
         self.settled: dict[str, float] = {}
+        self.counts: dict[str, int] = defaultdict(int)
+        """Message id -> the highest delivery count that anybody has seen."""
         self.count = 0
 
     # Connections
@@ -66,7 +70,9 @@ class Oracle:
             self.wills[_will(client)] = Connection(wanted_before=wanted)
 
     def entered(self, client: SimulatedClient, *, is_present: bool) -> None:
-        if client.name in self.present and not is_present:
+        if is_present and not client.is_kept:
+            raise Broken(f"{client.name} has a session that should have ended")
+        if client.is_kept and client.name in self.present and not is_present:
             raise Broken(f"the session of {client.name} is gone")
         if is_present and client.asks == 1:
             raise Broken(f"{client.name} comes for the first time and is told that it has a session")
@@ -84,6 +90,13 @@ class Oracle:
 
     def subscribed(self, client: SimulatedClient, topic_filter: str, qos: int) -> None:
         self.subscriptions[client.name, topic_filter] = qos, self.now_s
+
+    def unsubscribes(self, client: SimulatedClient, topic_filter: str) -> None:
+        """It asks for that, or its session has ended: nothing is owed to it from now on."""
+        self.subscriptions.pop((client.name, topic_filter), None)
+        if topic_filter == "wills/#":
+            for will in self.wills.values():
+                will.wanted_before = False
 
     # Publishers
 
@@ -112,7 +125,7 @@ class Oracle:
             return
         message.is_acknowledged = True
         if packet.retain:
-            self.retained[packet.topic] = packet.payload
+            self.retained[message.topic, message.publisher] = message.number
 
     # Subscribers
 
@@ -131,6 +144,8 @@ class Oracle:
         whose = self.shared_name(client) or client.name
         got = self.got[whose]
         got[payload] += 1
+        if not client.is_kept:  # each connection has a session of its own
+            return
         if packet.qos == 2 and got[payload] > 1:
             raise Broken(f"{whose} got {payload!r} of QoS 2 {got[payload]} times")
         if whose is not client.name or packet.retain:
@@ -146,12 +161,14 @@ class Oracle:
         """Of the group whose member it is, "" for none."""
         return next((name for name, _ in client.filters if name.startswith(SHARE_PREFIX)), "")
 
-    def offered(self, client: SimulatedClient, packet: Publish, message_id: str) -> None:
-        """A message of a queue."""
-        if message_id in self.settled:
+    def offered(self, client: SimulatedClient, packet: Publish, message_id: str, count: int) -> None:
+        """A message of a queue, for the `count`th time. What was on its way when it was settled, over more than one
+        connection, has a lower count than the delivery that was settled, or the same."""
+        if message_id in self.settled and (self._is_direct or count > self.counts[message_id]):
             raise Broken(
                 f"{client.name} is offered {packet.payload!r}, which was settled at {self.settled[message_id]:.3f}"
             )
+        self.counts[message_id] = max(count, self.counts[message_id])
         message = self.messages.get(packet.payload)
         if message is None or message.topic != packet.topic:
             raise Broken(
@@ -189,6 +206,22 @@ class Oracle:
                 and message.topic.startswith(beginning)
             ):
                 yield f"{whose} lacks {payload!r}"
+
+    def check_retained(self, found: dict[str, dict[str, bytes]]) -> None:
+        """`found`: what clients of different nodes are given by topic. It is the same, and nothing older than what its
+        publisher was told is the newest."""
+        first, *others = found.items()
+        for name, by_topic in others:
+            if by_topic != first[1]:
+                raise Broken(f"retained is {first[1]} for {first[0]}, and {by_topic} for {name}")
+        for topic, _ in self.retained:
+            if topic not in first[1]:
+                raise Broken(f"nothing is retained on {topic}")
+        for topic, payload in first[1].items():
+            message = self.messages[payload]
+            newest = self.retained.get((topic, message.publisher), 0)
+            if message.number < newest:
+                raise Broken(f"{payload!r} is retained on {topic}, and {newest} was acknowledged since")
 
     def _wills(self, client: SimulatedClient) -> Iterator[str]:
         got = self.got[client.name]

@@ -41,7 +41,7 @@ def recovery_reads_nothing() -> Broken:
 
 
 def recovery_does_not_know_what_is_stored() -> Broken:
-    return patch.object(Recovery, "_known_offsets", lambda *_, **__: set())
+    return patch.multiple(Recovery, _known_offsets=lambda *_, **__: set(), _known_by_shares=lambda *_: {})
 
 
 def packet_ids_are_not_completed() -> Broken:

@@ -151,8 +151,8 @@ class Recovery(Redispatch):
         return offset not in self._known_offsets(receiver.session, 0)
 
     def _is_owed_to_group(self, group: MatchedGroup, keepers: list[Receiver], offset: int, qos: int) -> bool:
-        """When nobody has it, who has left the group since included, and of QoS 2 has had it. Below the floor one of them
-        was chosen, and nobody knows any more which one: it is owed when one may have lost it."""
+        """When nobody has it, who has left the group since included, and of QoS 2 has had it. Below the floor one of
+        them was chosen, and nobody knows any more which one: it is owed when one may have lost it."""
         turn = group.turn
         having = keepers if turn.queue is None else [*keepers, self._state.groups.queue_of(turn)]
         if all(offset < self._floor_of(receiver) for receiver in having):
