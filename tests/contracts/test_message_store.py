@@ -31,7 +31,7 @@ from embermq.pipeline.errors import MessageServerError
 from embermq.pipeline.schema import MISSING
 from embermq.pipeline.sinks.message_store import MessageStoreSink
 from embermq.ports.errors import StoreUnavailable
-from embermq.ports.message_store import MessageStore
+from embermq.ports.message_store import RANGE_BYTES, MessageStore
 
 BEFORE_ALL = -1
 MANY = 100_000
@@ -137,16 +137,19 @@ def test_a_range_is_of_one_topic_behind_an_offset_in_order(
     assert [found.offset for found in store.range("t", 19, 3)] == []
 
 
-@pytest.mark.promise("repositories-4")
-def test_the_messages_of_all_topics_are_read_from_an_offset_on(
-    sink: MessageStoreSink, store: MessageStore
-) -> None:
-    """For a repair where the log is trimmed."""
-    assert store.read(0, 10) == []
-    sink.write_table(table([message(offset, topic=f"t/{offset % 3}") for offset in (3, 5, 6, 2**31 + 1)]))
-    assert [found.offset for found in store.read(4, 10)] == [5, 6, 2**31 + 1]
-    assert [(found.offset, found.message.topic) for found in store.read(5, 1)] == [(5, "t/2")]
-    assert [found.offset for found in store.read(7, 10)] == [2**31 + 1]
+@pytest.mark.promise("pipeline-7")
+def test_a_range_is_bounded_by_bytes(sink: MessageStoreSink, store: MessageStore) -> None:
+    """Behind the message that reaches them; who asks again gets the others."""
+    sizes = [RANGE_BYTES // 2, RANGE_BYTES, 10, RANGE_BYTES // 3, 10]
+    properties = '{"user_properties": [{"name": "k", "value": "%s"}]}' % ("v" * RANGE_BYTES)
+    for offset, size in enumerate(sizes):  # one after the other: servers take no larger packet
+        sink.write_table(table([message(offset, payload=b"x" * size)]))
+    sink.write_table(table([message(len(sizes), properties=properties), message(len(sizes) + 1)]))
+    found, after = [], BEFORE_ALL
+    while page := [one.offset for one in store.range("t", after, MANY)]:
+        found.append(page)
+        after = page[-1]
+    assert found == [[0, 1], [2, 3, 4, 5], [6]]
 
 
 @pytest.mark.promise("pipeline-11")

@@ -33,8 +33,6 @@ from embermq.ports.message_store import MessageStore, StoredMessage
 
 Answer = TypeVar("Answer")
 
-STEP = 16
-"""Messages that the broker reads at once: each may be as large as a packet."""
 ANSWER_S = 60.0
 
 
@@ -46,12 +44,10 @@ def archive_of(settings: Settings, slot: int | None, *, answer_s: float = SEARCH
         yield store
 
 
-def archived_messages(
-    store: MessageStore, topic: str, after: int, limit: int, *, step: int = PAGE_MAX
-) -> Iterator[ArchivedMessage]:
-    """Up to `limit` of a topic behind an offset, `step` at a time, so that the pipeline's writer is not held up."""
+def archived_messages(store: MessageStore, topic: str, after: int, limit: int) -> Iterator[ArchivedMessage]:
+    """Up to `limit` of a topic behind an offset, a page at a time, so that the pipeline's writer is not held up."""
     while limit:
-        found = store.range(topic, after, min(limit, step))
+        found = store.range(topic, after, min(limit, PAGE_MAX))
         if not found:
             return
         yield from map(_view, found)
@@ -74,7 +70,7 @@ class ArchiveAsked:
 
         def look(store: MessageStore) -> Sequence[ArchivedMessage]:
             page, room = [], PAGE_BYTES_MAX
-            for one in archived_messages(store, asked.topic, asked.after, asked.limit, step=STEP):
+            for one in archived_messages(store, asked.topic, asked.after, asked.limit):
                 page.append(one)
                 room -= len(msgspec.json.encode(one))
                 if room <= 0:

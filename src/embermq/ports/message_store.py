@@ -6,6 +6,9 @@ from msgspec import Struct
 
 from embermq.model.message import Message
 
+RANGE_BYTES = 4 * 1024 * 1024
+"""Of payloads and properties: a range ends behind the message that reaches it. One may be as large as a packet."""
+
 
 class StoredMessage(Struct, frozen=True):
     """A message at its offset, a position in the log."""
@@ -28,11 +31,8 @@ class MessageStore(ABC):
 
     @abstractmethod
     def range(self, topic: str, after_offset: int, limit: int) -> list[StoredMessage]:
-        """At most `limit` messages of the topic with offset > `after_offset`."""
-
-    @abstractmethod
-    def read(self, from_offset: int, limit: int) -> list[StoredMessage]:
-        """At most `limit` messages of all topics with offset >= `from_offset`."""
+        """The first messages of the topic with offset > `after_offset`: at most `limit`, and `RANGE_BYTES`. Only an
+        empty list says that there is no other one."""
 
     @abstractmethod
     def count_older(self, than_ms: int) -> int:

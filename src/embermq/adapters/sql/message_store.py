@@ -11,7 +11,7 @@ from embermq.formats.message_table import ARCHIVE, properties_of, topic_hash
 from embermq.model.message import Message
 from embermq.model.position import offset_of, partition_of, position_of
 from embermq.ports.log_readers import LogReader, LogReaders
-from embermq.ports.message_store import MessageStore, StoredMessage
+from embermq.ports.message_store import RANGE_BYTES, MessageStore, StoredMessage
 
 _PLACE = (messages.c.partition, messages.c.offset)
 _SELECTED = (
@@ -26,6 +26,7 @@ _SELECTED = (
     messages.c.expires_ms,
     messages.c.properties,
 )
+_BYTES = func.octet_length(messages.c.payload) + func.coalesce(func.octet_length(messages.c.properties), 0)
 _READING = "cannot read the message store"
 
 
@@ -45,12 +46,15 @@ class SqlMessageStore(MessageStore):
         return _stored(found[0]) if found else None
 
     def range(self, topic: str, after_offset: int, limit: int) -> list[StoredMessage]:
-        wanted = self._of(topic).where(_from(after_offset + 1)).order_by(*_PLACE).limit(limit)
-        return [_stored(row) for row in self._read(wanted)]
-
-    def read(self, from_offset: int, limit: int) -> list[StoredMessage]:
-        wanted = select(*_SELECTED).where(messages.c.log_id == self._log_id, _from(from_offset))
-        return [_stored(row) for row in self._read(wanted.order_by(*_PLACE).limit(limit))]
+        """A driver has the whole answer in memory: so it is asked first how large the messages are."""
+        wanted = self._of(topic).where(_from(after_offset + 1)).order_by(*_PLACE)
+        room, many = RANGE_BYTES, 0
+        for row in self._read(wanted.with_only_columns(_BYTES).limit(limit)):
+            many += 1
+            room -= row[0]
+            if room <= 0:
+                break
+        return [_stored(row) for row in self._read(wanted.limit(many))] if many else []
 
     def count_older(self, than_ms: int) -> int:
         rows = self._read(select(func.count()).select_from(messages).where(self._older(than_ms)))

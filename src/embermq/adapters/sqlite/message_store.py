@@ -1,6 +1,8 @@
 """Reading the message store, the pipeline's messages.db."""
 
 import sqlite3
+from collections.abc import Iterable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 from embermq.adapters.sqlite.connection import open_reader, open_writer, to_store_error
@@ -9,7 +11,7 @@ from embermq.formats.pipeline_files import newer_file
 from embermq.model.message import Message
 from embermq.model.position import offset_of, partition_of, position_of
 from embermq.ports.errors import StoreUnavailable
-from embermq.ports.message_store import MessageStore, StoredMessage
+from embermq.ports.message_store import RANGE_BYTES, MessageStore, StoredMessage
 
 _SELECT = (
     "SELECT {place}, topic, payload, qos, retain, publisher, version, accepted_ms, expires_ms, properties"
@@ -42,7 +44,6 @@ class SqliteMessageStore(MessageStore):
         order = f"ORDER BY {columns} LIMIT ?"
         self._get = f"{select} WHERE topic = ? AND {key} = {marks}"
         self._range = f"{select} WHERE topic = ? AND {key} > {marks} {order}"
-        self._read = f"{select} WHERE {key} >= {marks} {order}"
         self._count = _COUNT.format(table=table)
         self._prune = _PRUNE.format(table=table, key=key, columns=columns)
         self._connection: sqlite3.Connection | None = None
@@ -53,9 +54,6 @@ class SqliteMessageStore(MessageStore):
 
     def range(self, topic: str, after_offset: int, limit: int) -> list[StoredMessage]:
         return self._query(self._range, (topic, *self._place(after_offset), limit))
-
-    def read(self, from_offset: int, limit: int) -> list[StoredMessage]:
-        return self._query(self._read, (*self._place(from_offset), limit))
 
     def _place(self, position: int) -> tuple[int, ...]:
         return (partition_of(position), offset_of(position)) if self._is_kafka else (position,)
@@ -94,7 +92,8 @@ class SqliteMessageStore(MessageStore):
         if connection is None:
             return []
         try:
-            return [_stored(row) for row in connection.execute(sql, parameters)]
+            with closing(connection.execute(sql, parameters)) as rows:
+                return list(_within_bytes(rows))
         except sqlite3.Error as error:
             if "no such table" in str(error):  # the pipeline is about to make it
                 return []
@@ -105,6 +104,16 @@ class SqliteMessageStore(MessageStore):
         if self._connection is None and self._path.exists():
             self._connection = open_reader(self._path)
         return self._connection
+
+
+def _within_bytes(rows: Iterable[_Row]) -> Iterator[StoredMessage]:
+    """Row by row, until they have come to `RANGE_BYTES`: SQLite makes the next one when it is asked for."""
+    room = RANGE_BYTES
+    for row in rows:
+        yield _stored(row)
+        room -= len(row[3]) + len(row[-1] or "")
+        if room <= 0:
+            return
 
 
 def _stored(row: _Row) -> StoredMessage:
