@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -135,6 +136,44 @@ def test_each_row_is_there_once_though_the_broker_never_heard_of_its_commit(
             assert isinstance(row["accepted_at"], datetime) and isinstance(row["ember_date"], date)
             assert timedelta() <= now - row["accepted_at"] < timedelta(hours=1), "in UTC"
             assert abs(now.date() - row["ember_date"]) <= timedelta(days=1)
+
+
+@pytest.mark.promise("pipeline-2")
+@pytest.mark.timeout(1_200)
+def test_columns_of_a_file_may_change_while_a_rule_runs(spark: SparkSession, tmp_path: Path) -> None:
+    """Each value is in the column of its name. A column keeps its type: with another the rule waits, and says so."""
+    file = tmp_path / "limits.json"
+    sql = "SELECT limits.*, topic, int(payload) AS n FROM messages JOIN limits ON topic = name"
+    rule = RuleSettings(sql=sql, to="lake", tables=(f"limits={file}",))
+
+    def fill(**given: object) -> None:
+        """In the place of what is there, at once: a batch reads one or the other."""
+        new = file.with_suffix(".new")
+        new.write_text(json.dumps({"name": "s/0", **given}))
+        new.replace(file)
+
+    fill(low=1, high=9)
+    with BrokerProcess(tmp_path / "data") as broker:
+        places = Places(broker.data_dir)
+        with ruling(spark, places, {"readings": rule}) as rules:
+            feed = rules.feed("rule:readings")
+            wait_until(lambda: feed.report().state == "running", START_S, "it runs")
+            publish(broker, [0])
+            wait_until(partial(has_rows, places, 1), START_S, "the first row")
+            fill(unit="bar", high=7)
+            publish(broker, [1])
+            wait_until(partial(has_rows, places, 2), START_S, "the second row")
+            fill(high="seven")
+            publish(broker, [2])
+            wait_until(lambda: "high" in feed.report().last_error, START_S, "the type is another one")
+            fill(high=8)
+            wait_until(partial(has_rows, places, 3), START_S, "the third row")
+    wanted: list[dict[str, object]] = [
+        {"name": "s/0", "low": 1, "high": 9, "unit": None, "n": 0},
+        {"name": "s/0", "low": None, "high": 7, "unit": "bar", "n": 1},
+        {"name": "s/0", "low": None, "high": 8, "unit": None, "n": 2},
+    ]
+    assert [{name: row[name] for name in wanted[0]} for row in rows_in(places)] == wanted
 
 
 def test_what_a_remote_master_cannot_reach_is_refused() -> None:

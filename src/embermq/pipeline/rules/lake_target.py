@@ -44,7 +44,7 @@ class LakeTarget(RuleTarget):
         columns: Callable[[], StructType],
         run: str,
     ) -> None:
-        """`columns` are those that the rule selects; `run` is the same for all tables of a session."""
+        """`columns` are those of the rows that are put next; `run` is the same for all tables of a session."""
         super().__init__(name, rule, door, aside)
         self._settings = settings
         self._log_id = log_id
@@ -52,8 +52,7 @@ class LakeTarget(RuleTarget):
         self._spark = spark
         self._columns = columns
         self._run = run
-        self._schema: StructType | None = None
-        self._is_there = False
+        self._is_there = self._is_checked = False
         shape = TableShape(writer=f"embermq-rule;{name}", day=DAY_COLUMN, clustered_by=(DAY_COLUMN,))
         place = rule_table_place(settings, places, name)
         slot = slot_of_pipeline(settings)
@@ -71,7 +70,7 @@ class LakeTarget(RuleTarget):
     def open(self) -> None:
         lake_jars(self._settings)  # says what is missing, and how to get it
         super().open()
-        self._log, self._schema = self._log_id(), None
+        self._log, self._is_checked = self._log_id(), False
         self._held.take(self._spark, self._note.read(), self._run)
         self._is_there = self.table.exists()
         if self._is_there:
@@ -116,12 +115,12 @@ class LakeTarget(RuleTarget):
         self._note.close()
 
     def _append(self, rows: Sequence[tuple[object, ...]], partition: int, end: int) -> None:
-        if self._schema is None:
-            self._schema = StructType([*_OWN, *self._columns().fields])
-            self._held.create(self._schema)
-            self._is_there = True
+        schema = StructType([*_OWN, *self._columns().fields])
+        if not self._is_checked:
+            self._held.create(schema)
+            self._is_there = self._is_checked = True
             self.note_version()
-        frame = self._spark.createDataFrame(rows, self._schema, verifySchema=False)
+        frame = self._spark.createDataFrame(rows, schema, verifySchema=False)
         self.table.append(frame, self._log, partition, end)
         self.commits += 1
         self.note_version()

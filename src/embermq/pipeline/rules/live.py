@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from embermq.pipeline.errors import RuleStuck
 from embermq.pipeline.jobs.bulk_log import BulkLog
@@ -16,10 +17,11 @@ from embermq.pipeline.places import Places
 from embermq.pipeline.rules.care import Care
 from embermq.pipeline.rules.door import RuleDoor
 from embermq.pipeline.rules.evaluating import Evaluation, MadeRows
-from embermq.pipeline.rules.session import RuleSession
+from embermq.pipeline.rules.session import RuleSession, columns_in
 from embermq.pipeline.rules.set_aside import ROWS_MAX, SetAside
 from embermq.pipeline.rules.settings import RuleSettings, query_of_rule
 from embermq.pipeline.rules.targets import BrokerTarget, RuleTarget, by_partition
+from embermq.pipeline.rules.values import Stretch
 from embermq.pipeline.rules.webhook import WebhookTarget
 from embermq.pipeline.schema import PARTITION
 from embermq.pipeline.session import jvm_process
@@ -38,6 +40,8 @@ class RulePart(BulkPart):
         self._care = kind.care
         self._evaluation = Evaluation(kind.session.spark, kind.rule_name, self._rows, settings.rule_timeout_s)
         self._aside = SetAside(places.rules, kind.rule_name)
+        self._columns = StructType()
+        """Of the rows made last, where they are kept with their columns: those of a file may be others next time."""
         self._target = self._target_in(RuleDoor(places, kind.rule_name))
         self.held.callback(self._target.close)
         self._messages = 0
@@ -104,7 +108,7 @@ class RulePart(BulkPart):
                 places=self.places,
                 log_id=log.identity,
                 spark=self._session.spark,
-                columns=lambda: self._session.columns(name, rule),
+                columns=lambda: self._columns,
                 run=self._session.run,
             )
         if rule.to == "sql":
@@ -117,7 +121,14 @@ class RulePart(BulkPart):
         return BrokerTarget(name, rule, door, aside, slot=None if kafka is None else kafka.slot)
 
     def _rows(self, records: DataFrame) -> DataFrame:
-        return self._session.rows(self._rule_name, self._rule, records).where("offset >= 0")
+        rows = self._session.rows(self._rule_name, self._rule, records, self._seen_stretch())
+        if self._rule.has_columns:
+            self._columns = columns_in(rows)
+        return rows.where("offset >= 0")
+
+    def _seen_stretch(self) -> Stretch | None:
+        """Of a rule over windows."""
+        return None
 
     def _take(self, found: MadeRows) -> None:
         done = self._target.next

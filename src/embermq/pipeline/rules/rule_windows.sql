@@ -14,7 +14,7 @@ CREATE TABLE IF NOT EXISTS rule_window_rows (
     PRIMARY KEY (rule, number)
 ) WITHOUT ROWID;
 -- Of rows that are kept with their columns (to = "sql" and "lake"): these (MessagePack: name, type, value each), and the
--- SHA-256 of the SQL that names them.
+-- SHA-256 of the SQL that names them, and of names and types.
 CREATE TABLE IF NOT EXISTS rule_window_columns (
     rule    TEXT    NOT NULL,
     number  INTEGER NOT NULL,

@@ -47,10 +47,8 @@ class RuleSession:
         return f"a message that it cannot read is set aside; NULL with {', '.join(named)}" if named else ""
 
     def columns(self, name: str, rule: RuleSettings) -> StructType:
-        """What a rule selects whose rows are kept with their columns. Raises RuleRefused."""
-        found = self._rows_of_none(name, rule).schema["columns"].dataType
-        assert isinstance(found, StructType)
-        return found
+        """What a rule selects now whose rows are kept with their columns. Raises RuleRefused."""
+        return columns_in(self._rows_of_none(name, rule))
 
     def rows(
         self, name: str, rule: RuleSettings, records: DataFrame, stretch: Stretch | None = None
@@ -92,3 +90,10 @@ class RuleSession:
         except PySparkException as error:
             reason = next(iter(str(error).splitlines()), type(error).__name__)
             raise RuleRefused(f"the table {name} cannot be read: {reason}") from error
+
+
+def columns_in(rows: DataFrame) -> StructType:
+    """With which rows are kept that `RuleSession.rows` has made of such a rule."""
+    found = rows.schema["columns"].dataType
+    assert isinstance(found, StructType)
+    return found

@@ -26,7 +26,7 @@ from embermq.pipeline.places import Places
 from embermq.pipeline.rules.evaluating import FAILURES
 from embermq.pipeline.rules.live import RuleKind, RulePart
 from embermq.pipeline.rules.set_aside import ROWS_MAX
-from embermq.pipeline.rules.settings import RuleSettings, query_of_rule
+from embermq.pipeline.rules.settings import query_of_rule
 from embermq.pipeline.rules.targets import NumberedRow, numbered
 from embermq.pipeline.rules.values import Stretch
 from embermq.pipeline.schema import PARTITION
@@ -45,13 +45,13 @@ _KINDS = {kind.__name__: kind for kind in (bool, int, float, str, bytes, Decimal
 
 class Window(Struct, frozen=True):
     """One that was reckoned: its end, Unix seconds, up to where the log was read, and its rows with their numbers.
-    `fits`: the rows are what the target of the rule takes now, it was not changed meanwhile."""
+    `asked` says which columns they are kept with, "" for payloads."""
 
     log_id: int
     end_s: int
     seen: dict[int, int]
     rows: Sequence[NumberedRow] = ()
-    fits: bool = True
+    asked: str = ""
 
 
 class WindowLog(BulkLog):
@@ -105,7 +105,7 @@ class WindowPart(RulePart):
     def __init__(self, kind: RuleKind, settings: DriverSettings, places: Places, log: WindowLog) -> None:
         super().__init__(kind, settings, places, log)
         self._stretch = Stretch(0, 0, 0)
-        self._file = WindowFile(places, kind.rule_name, kind.rule)
+        self._file = WindowFile(places, kind.rule_name)
         self.held.callback(self._file.close)
         self._last = self._file.last()
         self._failed_s = -1
@@ -161,17 +161,31 @@ class WindowPart(RulePart):
     def _rows_of(self, end_s: int) -> Sequence[NumberedRow]:
         """Those that were written down, or else what it makes of the window; none, when that fails again."""
         log_id, last = self.log.identity(), self._last
-        if last is not None and last.fits and (last.log_id, last.end_s) == (log_id, end_s):
+        if last is not None and (last.log_id, last.end_s) == (log_id, end_s) and self._fits(last):
             return last.rows
         self._stretch = self._rule.stretch(end_s)
         follows = last is not None and (last.log_id, last.end_s) == (log_id, self._stretch.start_s)
         seen = {number: bounds.end for number, bounds in self.log.real.bounds.items()}
         before = {number: last.seen.get(number, 0) for number in seen} if last is not None and follows else {}
         rows = numbered(self._made(self._records(before, seen)))
-        window = Window(log_id, end_s, seen, rows)
+        window = Window(log_id, end_s, seen, rows, self._asked())
         self._file.write(window)
         self._last = window
         return rows
+
+    def _fits(self, kept: Window) -> bool:
+        """Whether its rows are what the target takes now: the rule may have been changed, or the columns of a file."""
+        if not kept.rows:
+            return True
+        if self._rule.has_columns:
+            self._columns = self._session.columns(self._rule_name, self._rule)
+        return kept.asked == self._asked()
+
+    def _asked(self) -> str:
+        rule = self._rule
+        return (
+            sha256((rule.sql + self._columns.simpleString()).encode()).hexdigest() if rule.has_columns else ""
+        )
 
     def _records(self, before: Mapping[int, int], seen: Mapping[int, int]) -> DataFrame:
         """What was accepted within the window, and what the window before it did not see."""
@@ -202,8 +216,8 @@ class WindowPart(RulePart):
             self._aside.add("failed", PARTITION, end_s * ROWS_MAX, short_reason(error))
             return ()
 
-    def _rows(self, records: DataFrame) -> DataFrame:
-        return self._session.rows(self._rule_name, self._rule, records, self._stretch)
+    def _seen_stretch(self) -> Stretch | None:
+        return self._stretch
 
     def _now_s(self) -> int:
         """In the broker's time, which messages are accepted in."""
@@ -213,11 +227,9 @@ class WindowPart(RulePart):
 class WindowFile:
     """In rules.db: the last window that was reckoned."""
 
-    def __init__(self, places: Places, rule: str, settings: RuleSettings) -> None:
+    def __init__(self, places: Places, rule: str) -> None:
         self._file = SinkFile(places.rules, query_of_rule(rule), (__package__ or "", "rule_windows.sql"))
         self._rule = rule
-        self._asked = sha256(settings.sql.encode()).hexdigest() if settings.has_columns else None
-        """Which columns they are that rows are kept with; None for rows that are payloads."""
 
     def last(self) -> Window | None:
         """None before the first."""
@@ -231,13 +243,13 @@ class WindowFile:
             SELECT number, topic, payload, asked, columns FROM rule_window_rows
             LEFT JOIN rule_window_columns USING (rule, number) WHERE rule = ? ORDER BY number
         """
-        rows, fits = [], True
-        for number, topic, payload, asked, columns in connection.execute(sql, (self._rule,)):
-            fits = fits and asked == self._asked
+        rows, asked = [], ""
+        for number, topic, payload, kept_asked, columns in connection.execute(sql, (self._rule,)):
+            asked = kept_asked or ""  # the same in all: they were written at once
             own = {} if columns is None else {"columns": _columns_in(columns)}
             row = Row(partition=PARTITION, offset=end_s, chain="", topic=topic, payload=payload, **own)
             rows.append((number, row))
-        return Window(log_id, end_s, msgspec.json.decode(seen, type=dict[int, int]), rows, fits)
+        return Window(log_id, end_s, msgspec.json.decode(seen, type=dict[int, int]), rows, asked)
 
     def write(self, window: Window) -> None:
         """In the place of the one before, which has been given. Durable when it returns."""
@@ -250,10 +262,10 @@ class WindowFile:
                 "INSERT INTO rule_window_rows VALUES (?, ?, ?, ?)",
                 [(self._rule, number, row["topic"], bytes(row["payload"])) for number, row in window.rows],
             )
-            if self._asked is not None:
+            if window.asked:
                 connection.executemany(
                     "INSERT INTO rule_window_columns VALUES (?, ?, ?, ?)",
-                    [(self._rule, at, self._asked, _columns_of(row)) for at, row in window.rows],
+                    [(self._rule, at, window.asked, _columns_of(row)) for at, row in window.rows],
                 )
 
     def close(self) -> None:
