@@ -31,6 +31,7 @@ from tests.support.sql_server import SqlServer
 from tests.support.waiting import wait_for
 
 from embermq.adapters.sql.schema import upgrade_schema
+from embermq.app.slots import slot_prefix
 from embermq.cluster.slots import slot_of, slot_of_queue
 from embermq.database.database_url import parse_url
 from embermq.database.settings import SqlSettings
@@ -184,28 +185,34 @@ RULES: dict[str, object] = {
     "rules.rows.sql": "SELECT topic, int(payload) AS number FROM messages WHERE topic LIKE 'cars/%'",
     "rules.rows.to": "sql",
     "rules.rows.table": "cars",
+    "rules.kept.sql": "SELECT topic, int(payload) AS number FROM messages WHERE topic LIKE 'cars/%'",
+    "rules.kept.to": "lake",
 }
 
 
 def has_rules(node: BrokerProcess) -> bool:
     """Whether all of them run at it."""
-    return all(query(node, f"rule:{name}").get("state") == "running" for name in ("all", "work", "rows"))
+    return all(runs(node, f"rule:{name}") for name in ("all", "work", "rows", "kept"))
 
 
 @pytest.mark.promise("cluster-21")
 @pytest.mark.in_faults
 @pytest.mark.timeout(1_500)
 def test_rules_see_once_what_clients_of_all_slots_publish_also_when_a_node_is_killed(
-    etcd: EtcdServer, servers: dict[str, object], postgres: SqlServer, tmp_path: Path
+    etcd: EtcdServer,
+    servers: dict[str, object],
+    stores: tuple[SqlServer, SeaweedServer],
+    tmp_path: Path,
 ) -> None:
     """Messages that are copied into the log of the other slot, for a reader there; a queue that the other slot has."""
+    postgres, storage = stores
     database = postgres.database()
     name = database.rpartition("/")[2]
     postgres.execute(
         "CREATE TABLE cars (ember_id VARCHAR(200) PRIMARY KEY, topic TEXT, number INT)", database=name
     )
     (tmp_path / "url").write_text(database)
-    settings = RULES | {"rules.rows.url_file": str(tmp_path / "url")}
+    settings = RULES | {"rules.rows.url_file": str(tmp_path / "url")} | in_storage(storage)
     topics = [f"{rule}cars/{home}" for rule in ("", "all/") for home in range(SLOTS)]
 
     async def scenario(found: list[BrokerProcess]) -> None:
@@ -216,7 +223,7 @@ def test_rules_see_once_what_clients_of_all_slots_publish_also_when_a_node_is_ki
             await reader.subscribe(*(Subscription(topic, 2) for topic in topics))
         readers[0].abort()
         for each in (zero, one):
-            await wait_for(partial(has_rules, each), SPARK_S, "rules run")
+            await wait_for(partial(has_rules, each), 2 * SPARK_S, "rules run")
         publishers = [MqttClient(id_of(home, "car")) for home in range(SLOTS)]
         for publisher in publishers:
             await publisher.connect(one.port)
@@ -243,7 +250,8 @@ def test_rules_see_once_what_clients_of_all_slots_publish_also_when_a_node_is_ki
 
         def is_there() -> bool:
             rows = postgres.execute("SELECT topic, number FROM cars ORDER BY 1, 2", database=name)
-            return rows == wanted and depth_of(one, WORK) == len(wanted)
+            kept = sorted(rows_in(storage, "lake-rules/kept", "topic", "number"))
+            return rows == wanted == kept and depth_of(one, WORK) == len(wanted)
 
         await wait_for(is_there, SPARK_S, "rows and messages of the queue are there")
         assert not left(), "and nothing twice"
@@ -251,6 +259,16 @@ def test_rules_see_once_what_clients_of_all_slots_publish_also_when_a_node_is_ki
     with nodes(etcd, servers | OWN | settings, tmp_path, spare=True, pipeline=True, queues={}) as found:
         run(scenario(found), 1_400)
     postgres.drop(database)
+
+
+def runs(node: BrokerProcess, name: str) -> bool:
+    return query(node, name).get("state") == "running"
+
+
+def application_logs(servers: dict[str, object]) -> list[str]:
+    """Of the applications of both slots."""
+    prefix = str(servers["kafka.prefix"])
+    return [f"{slot_prefix(prefix, slot)}.msg.app.{application_of(slot)}" for slot in range(SLOTS)]
 
 
 def has_no_spark(node: BrokerProcess) -> bool:
@@ -314,10 +332,17 @@ def test_applications_of_all_slots_archive_and_lake_get_all_once_when_nodes_are_
             found += [spare, victim]
             fleet.check()
         await wait_for(lambda: not any(each.allowance for each in fleet.publishers), SPARK_S, "all is taken")
+        for each in found[:SLOTS]:  # or nobody could tell what did not come from what Java has not begun with
+            await wait_for(partial(runs, each, "dispatch"), 2 * SPARK_S, "dispatch runs")
         await fleet.drain(SPARK_S)
         await fleet.stop()
         assert fleet.acknowledged() == len(fleet.publishers) * KILLS * MESSAGES
-        fleet.judge()
+        try:
+            fleet.judge()
+        except AssertionError as error:
+            logs = {log: records(servers, log) for log in application_logs(servers)}
+            said = [query(each, "dispatch") for each in found[:SLOTS]]
+            raise AssertionError(f"{error}; in the logs of both: {logs}; dispatch says: {said}") from None
         await wait_for(partial(is_archived, fleet, postgres, database), SPARK_S, "the archive has everything")
         await wait_for(partial(is_in_lake, fleet, storage), SPARK_S, "the lake has everything")
 

@@ -99,7 +99,7 @@ def check_slots(settings: Settings) -> None:
             "stores.session: leave out the option slot: each node has that of its slot by itself"
         )
     for name, rule in settings.rules.items():
-        _check_rule(name, rule, cluster.slots)
+        _check_rule(name, rule, settings)
     if settings.pipeline.enabled:
         _check_queries(settings)
 
@@ -137,17 +137,18 @@ def _check_queries(settings: Settings) -> None:
         )
 
 
-def _check_rule(name: str, rule: RuleSettings, slots: int) -> None:
+def _check_rule(name: str, rule: RuleSettings, settings: Settings) -> None:
     """Each node runs all rules over the log of its slot: so the rules of a cluster see each message once."""
+    slots = settings.cluster.slots
     if rule.every:
         raise ValueError(
             f"rules.{name}.every: with cluster.slots of {slots}, rules over windows of time do not work: the messages "
             "of a window are in the logs of all slots, and a rule reads one"
         )
-    if rule.to == "lake":
+    if rule.to == "lake" and not is_s3(settings.pipeline):
         raise ValueError(
-            f'rules.{name}.to = "lake": with cluster.slots of {slots}, choose another one: that the nodes of all slots '
-            "write its table has not been tried"
+            f'rules.{name}.to = "lake": with cluster.slots of {slots}, it needs pipeline.lake_dir in object storage '
+            "(s3a://BUCKET/PATH): the nodes of all slots write its table"
         )
 
 

@@ -104,7 +104,10 @@ def test_what_another_slot_has_not_read_is_not_dropped_whatever_the_policy_is(
             with_rule(every="1m"),
             r"^rules.hot.every: with cluster.slots of 2, rules over windows of time do not",
         ),
-        (with_rule(to="lake"), r'^rules.hot.to = "lake": with cluster.slots of 2, choose another one'),
+        (
+            with_rule(to="lake"),
+            r'^rules.hot.to = "lake": with cluster.slots of 2, it needs pipeline.lake_dir in object storage',
+        ),
     ],
 )
 def test_what_several_slots_cannot_do_yet_is_refused_by_name(settings: Settings, text: str) -> None:
@@ -117,7 +120,7 @@ def test_each_node_runs_dispatch_archive_lake_and_rules_over_the_log_of_its_slot
         enabled=True, queries=("dispatch", "archive", "lake"), lake_dir="s3a://plant/lake"
     )
     stores = replace(TWO.stores, static="postgresql://box/embermq")
-    check_slots(settings := replace(with_rule(), pipeline=pipeline, stores=stores))
+    check_slots(settings := replace(with_rule(to="lake"), pipeline=pipeline, stores=stores))
     driver = driver_settings(slot_settings(settings, 1))
     assert driver.kafka is not None and driver.kafka.has_copies and driver.kafka.slot == 1
     assert set(driver.rules) == {"hot"}
