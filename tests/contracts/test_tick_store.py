@@ -11,6 +11,7 @@ from tests.contracts.kafka_stores import KafkaStores
 from tests.contracts.stores import Stores, open_descriptors, tick_writes, told
 from tests.support.waiting import wait_until
 
+from embermq.adapters.segments import tick_store
 from embermq.adapters.segments.tick_store import SegmentTickStore
 from embermq.adapters.sqlite import application_tables, tick_tables
 from embermq.adapters.sqlite.connection import apply_broker_schema, open_writer
@@ -175,11 +176,15 @@ def test_receipts_are_kept_a_while_and_let_go_a_few_at_a_time(
     sqlite_stores: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def kept() -> list[bytes]:
+        sqlite_stores.tables.write()
         rows = sqlite_stores.writer.execute("SELECT body FROM receipt_batch ORDER BY id").fetchall()
         return [bytes(row[0]) for row in rows]
 
+    monkeypatch.setattr(tick_store, "CHECKPOINT_S", 3_600.0)
     for number in range(100):
-        sqlite_stores.write(receipts=[b"%d" % number])
+        sqlite_stores.write(receipts=[b"%d," % number])
+        sqlite_stores.write(receipts=[b"%d;" % number])
+        assert kept()[-1] == b"%d,%d;" % (number, number)  # what gathers is one row
     assert len(kept()) == 100
     monkeypatch.setattr(tick_tables, "RECEIPTS_KEPT_MS", -1_000)
     sqlite_stores.write(receipts=[b"new"])

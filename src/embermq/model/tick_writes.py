@@ -82,9 +82,10 @@ class TickWrites(Writes):
         return not any(_state(self))
 
     def __bool__(self) -> bool:
-        return any(_state(self)) or bool(
+        is_of_log = (
             self.records or self.receipts or self.dispatcher_floor >= 0 or self.generation_reserved >= 0
         )
+        return bool(is_of_log) or any(_state(self))
 
 
 _LOG_FIELDS = {"records", "receipts", "dispatcher_floor", "generation_reserved"}

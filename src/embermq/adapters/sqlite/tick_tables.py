@@ -1,7 +1,7 @@
 """What a tick changes in broker.db, inside the caller's transaction.
 
 Stored deliveries and entries of queues, which come and go fast, gather first, and are written together: before a
-commit, and before somebody reads them with this connection.
+commit, and before somebody reads them with this connection. So do receipts, which are read with others alone.
 """
 
 import sqlite3
@@ -16,7 +16,7 @@ from embermq.model.tick_writes import TickWrites
 
 RECEIPTS_KEPT_MS = 600_000
 RECEIPT_BATCHES_MAX = 64
-"""Batches of receipts looked at in one tick: looking at all that are kept would be most of its work."""
+"""Batches of receipts looked at in one commit: looking at all that are kept would be most of its work."""
 REPLAY_PREFIX = "replay:"
 """Before the id of a replay, in `meta`."""
 _FORGET_RECEIPTS = """
@@ -34,18 +34,19 @@ class TickTables:
         self.now_ms = now_ms
         self.queues = QueueTables(connection, now_ms)
         self.device = DeviceRows(connection)
+        self._receipts: list[bytes] = []
         self.floor = self._floor_written = self.number("dispatcher_floor", 0)
 
     def read_again(self) -> None:
         """A transaction was taken back: nothing of it counts."""
         self.device.clear()
         self.queues.clear()
+        self._receipts.clear()
         self.floor = self._floor_written = self.number("dispatcher_floor", 0)
         self.queues.is_sweeping = True  # a sweep that was over is not
 
     def apply(self, writes: TickWrites, base: int) -> None:
         """Of a tick whose records begin at offset `base`."""
-        run = self.connection.execute
         session = writes.session
         if not session.is_empty():
             self.device.gather(session, self.floor)
@@ -57,13 +58,7 @@ class TickTables:
             self.queues.apply(writes.queues, base)
         if self.queues.is_sweeping:
             self.queues.sweep()
-        if writes.receipts:
-            now_ms = self.now_ms()
-            run(
-                "INSERT INTO receipt_batch (written_ms, body) VALUES (?, ?)",
-                (now_ms, b"".join(writes.receipts)),
-            )
-            run(_FORGET_RECEIPTS, (RECEIPT_BATCHES_MAX, now_ms - RECEIPTS_KEPT_MS))
+        self._receipts += writes.receipts
         for replay, number in writes.replays.items():
             self.put(REPLAY_PREFIX + replay, number)
         if writes.dispatcher_floor >= 0:
@@ -75,10 +70,19 @@ class TickTables:
         """Have the tables hold all that was applied."""
         self.queues.write()
         self.device.write(self.floor)
+        if self._receipts:
+            self._write_receipts()
         if self.floor != self._floor_written:
             self._floor_written = self.floor
             self.put("dispatcher_floor", self.floor)
             self.device.forget_done(self.floor)
+
+    def _write_receipts(self) -> None:
+        run, now_ms = self.connection.execute, self.now_ms()
+        body = b"".join(self._receipts)
+        run("INSERT INTO receipt_batch (written_ms, body) VALUES (?, ?)", (now_ms, body))
+        run(_FORGET_RECEIPTS, (RECEIPT_BATCHES_MAX, now_ms - RECEIPTS_KEPT_MS))
+        self._receipts.clear()
 
     def show_rows(self, generation: int, after_seq: int = -1) -> None:
         """Have the table of stored deliveries hold what a session has behind `after_seq`."""
