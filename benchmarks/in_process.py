@@ -378,6 +378,7 @@ async def connects(bench: Bench, *, is_kept: bool) -> Work:
 
 WORKS: dict[str, Callable[[Bench], Work]] = {
     "qos1": lambda bench: pairs(bench, 1),
+    "lone": lambda bench: pairs(bench, 1, count=1),
     "qos2": lambda bench: pairs(bench, 2),
     "large": lambda bench: pairs(bench, 1, count=LARGE_MESSAGES, payload=LARGE_PAYLOAD),
     "away": away,

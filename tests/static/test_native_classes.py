@@ -127,20 +127,6 @@ def test_a_derived_struct_has_the_fields_of_its_base(script: ModuleType) -> None
     assert made["Alone"](1) != made["Alone"](1)
 
 
-def test_who_is_referred_to_weakly_is_no_native_class(script: ModuleType) -> None:
-    slots = """import os
-
-
-class Watched:
-    __slots__ = ("__weakref__", "a")
-"""
-    assert "@(lambda kind: kind)" in script.Translation().native(slots, frozenset())
-    text = script.file_of("sessions.session", PACKAGE).read_text()
-    assert text.count('"__weakref__"') == 1
-    made = script.Translation().native(text, script.MODULES["sessions.session"]).splitlines()
-    assert made[made.index("class Session:") - 1] == "@(lambda kind: kind)"
-
-
 def test_a_struct_that_is_gone_is_named(script: ModuleType) -> None:
     with pytest.raises(SystemExit, match="no struct Lost"):
         script.Translation().native(PAIR, frozenset({"Lost"}))

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import traceback
 from collections.abc import Coroutine
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from msgspec.structs import replace
 
@@ -16,27 +16,12 @@ from embermq.mqtt.wire.packets import Connect, Packet
 from embermq.mqtt.wire.reason_codes import ReasonCode
 from embermq.sessions.client_events import EventKind, words
 from embermq.sessions.connecting import UNKNOWN_METHOD
-from embermq.sessions.link import Link
+
+if TYPE_CHECKING:
+    from embermq.edge.connection import Connection
 
 LOG = logging.getLogger("embermq.server")
 Answer = TypeVar("Answer")
-
-
-class Guest(Link):
-    """A link whose client is, or was, asked who it is; `exchange` is what the method of enhanced authentication is
-    at, `left` is done when the connection is over."""
-
-    __slots__ = ("exchange", "left")
-
-    def __init__(self, dirty: list[Link], peer: str, now_ms: int) -> None:
-        super().__init__(dirty, peer, now_ms)
-        self.exchange: Exchange | None = None
-        self.left: asyncio.Future[None] | None = None
-
-    def note_left(self) -> None:
-        """The connection is over: who still looks into who the client is need not."""
-        if self.left is not None and not self.left.done():
-            self.left.set_result(None)
 
 
 class ConnectCheck:
@@ -49,7 +34,7 @@ class ConnectCheck:
         self._limit_ms = limit_ms
         self._checks: set[asyncio.Task[None]] = set()
 
-    def enter(self, guest: Guest, packet: Connect, rest: list[Packet], visitor: Visitor) -> None:
+    def enter(self, guest: "Connection", packet: Connect, rest: list[Packet], visitor: Visitor) -> None:
         """Decide about a CONNECT; `rest` is what the client sent behind it."""
         if self._broker.connecting.is_banned(guest):  # before it costs a check of its password
             return
@@ -65,7 +50,7 @@ class ConnectCheck:
         else:
             self._answer(guest, packet, self._gate.admit(packet, visitor))
 
-    async def _check(self, guest: Guest, packet: Connect, visitor: Visitor) -> None:
+    async def _check(self, guest: "Connection", packet: Connect, visitor: Visitor) -> None:
         answer = await _unharmed(self._gate.check(packet, visitor))
         if guest.closing:
             self._tell_of_the_gone(guest, answer)
@@ -73,13 +58,13 @@ class ConnectCheck:
             self._ticks.wake()
             self._answer(guest, packet, answer)
 
-    def _tell_of_the_gone(self, guest: Guest, answer: object) -> None:
+    def _tell_of_the_gone(self, guest: "Connection", answer: object) -> None:
         """Who leaves before a refusal has guessed nevertheless."""
         if isinstance(answer, Refusal):
             why = answer.why or words(answer.code)
             self._broker.state.tell(guest.event(EventKind.LOGIN_FAILED, why, answer.code))
 
-    def _answer(self, guest: Guest, packet: Connect, answer: Identity | Refusal) -> None:
+    def _answer(self, guest: "Connection", packet: Connect, answer: Identity | Refusal) -> None:
         connecting = self._broker.connecting
         if isinstance(answer, Identity):
             connecting.connect(guest, packet, answer)
@@ -87,7 +72,7 @@ class ConnectCheck:
             why = answer.why or words(answer.code)
             connecting.refuse(guest, answer.code, kind=EventKind.LOGIN_FAILED, why=why)
 
-    def _begin_exchange(self, guest: Guest, packet: Connect, rest: list[Packet]) -> None:
+    def _begin_exchange(self, guest: "Connection", packet: Connect, rest: list[Packet]) -> None:
         if guest.exchange is None:
             self._broker.connecting.refuse(
                 guest, ReasonCode.BAD_AUTHENTICATION_METHOD, UNKNOWN_METHOD, kind=EventKind.LOGIN_FAILED
@@ -97,14 +82,14 @@ class ConnectCheck:
         if rest:
             self._broker.handle(guest, rest)
 
-    def go_on(self, guest: Guest, data: bytes | None, visitor: Visitor | None) -> None:
+    def go_on(self, guest: "Connection", data: bytes | None, visitor: Visitor | None) -> None:
         """The next step of the exchange, or with a `visitor` the first one of another for a client that has entered."""
         authentication, session = guest.authentication, guest.session
         if visitor is not None and session is not None and authentication is not None:
             guest.exchange = self._gate.exchange(authentication.method, session.client_id, visitor)
         self._run(self._take_step(guest, guest.exchange, data))
 
-    async def _take_step(self, guest: Guest, exchange: Exchange | None, data: bytes | None) -> None:
+    async def _take_step(self, guest: "Connection", exchange: Exchange | None, data: bytes | None) -> None:
         step: MethodStep = Refusal(ReasonCode.NOT_AUTHORIZED, UNKNOWN_METHOD)
         if exchange is not None:
             step = await _unharmed(exchange.step(data))

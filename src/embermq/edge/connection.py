@@ -5,7 +5,7 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
-from embermq.edge.connect_check import Guest
+from embermq.access.authentication.gate import Exchange
 from embermq.edge.connection_limits import ConnectionSlot
 from embermq.edge.listener_context import ListenerContext
 from embermq.edge.settings import Address
@@ -17,6 +17,7 @@ from embermq.mqtt.wire.reason_codes import ReasonCode
 from embermq.mqtt.wire.version import ProtocolVersion
 from embermq.ports.tick_store import EVERYBODY
 from embermq.sessions.client_events import EventKind, words
+from embermq.sessions.link import Link
 from embermq.sessions.timers import Timer
 
 if TYPE_CHECKING:
@@ -46,8 +47,11 @@ DRAINED_BYTES_MAX = 16 * 1024 * 1024
 """Bytes that are taken meanwhile, and thrown away: an unread rest would make the system drop what we said last."""
 
 
-class Connection(Guest, asyncio.Protocol):
-    """Bytes of one client to packets, and the link's packets to bytes."""
+class Connection(Link):
+    """Bytes of one client to packets, and the link's packets to bytes: a protocol of asyncio, by its methods.
+
+    `exchange` is what the method of enhanced authentication is at, `left` is done when the connection is over.
+    """
 
     __slots__ = (
         "_at_eof",
@@ -66,6 +70,8 @@ class Connection(Guest, asyncio.Protocol):
         "_throttle",
         "_transport",
         "_unread_bytes",
+        "exchange",
+        "left",
     )
 
     def __init__(self, door: ListenerContext, place: ConnectionSlot, source: Address | None = None) -> None:
@@ -90,6 +96,13 @@ class Connection(Guest, asyncio.Protocol):
         self._throttle: Timer | None = None
         """Runs while a client that publishes too fast is not read."""
         self._transport: asyncio.Transport | None = None
+        self.exchange: Exchange | None = None
+        self.left: asyncio.Future[None] | None = None
+
+    def note_left(self) -> None:
+        """The connection is over: who still looks into who the client is need not."""
+        if self.left is not None and not self.left.done():
+            self.left.set_result(None)
 
     @property
     def member(self) -> "MemberOf | None":
@@ -200,10 +213,10 @@ class Connection(Guest, asyncio.Protocol):
 
     def _take(self, data: bytes | memoryview) -> None:
         ticks = self._door.ticks
-        now_ms = ticks.look_at_clock()
+        ticks.before_read()
         packets = self._decoder.feed(data)
         if packets or len(data) >= ALIVE_BYTES_MIN:
-            self.last_ms = now_ms
+            self.last_ms = self._state.tick.now_ms
         counters = self._state.counters
         counters.bytes_received += len(data)
         if packets:
@@ -330,7 +343,7 @@ class Connection(Guest, asyncio.Protocol):
         if out:
             has_large, self.has_large = self.has_large, False
             parts = _parts_of(out) if has_large else [b"".join(out)]
-            size = sum(map(len, parts))
+            size = sum([len(part) for part in parts])
             state = self._state
             state.parts_sent += len(out)
             state.counters.bytes_sent += size

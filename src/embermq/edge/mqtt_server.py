@@ -4,11 +4,12 @@ import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
+from typing import cast
 
 from msgspec import Struct
 
 from embermq.access.authentication.gate import Gate
-from embermq.edge.client_door import ClientDoor
+from embermq.edge.client_door import ClientDoor, Served
 from embermq.edge.connection import Connection
 from embermq.edge.connection_limits import Admission, ConnectionSlot
 from embermq.edge.listener_context import ListenerContext
@@ -153,7 +154,9 @@ class MqttServer:
 
     def _factory(self, door: ListenerContext, listener: Listener) -> Factory:
         served = partial(Connection, door)
-        client = served if self._homes is None else partial(ClientDoor, self._homes, door, served)
+        client = (
+            served if self._homes is None else partial(ClientDoor, self._homes, door, cast(Served, served))
+        )
         if listener.websocket is not None:
             from embermq.edge.websocket_connection import (
                 WebSocketConnection,
@@ -161,7 +164,7 @@ class MqttServer:
 
             made: Factory = partial(WebSocketConnection, door, listener.websocket, client)
         else:
-            made = client
+            made = cast(Factory, client)  # a Connection is a protocol by its methods
         if listener.tls is None:
             return made
 

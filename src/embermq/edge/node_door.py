@@ -208,7 +208,7 @@ class NodeDoor(asyncio.Protocol):
         connection = Connection(door, self._place, client)
         if isinstance(introduced, MemberOf):
             connection.member_version = ProtocolVersion(introduced.version)
-        transport.set_protocol(connection)
+        transport.set_protocol(cast(asyncio.Protocol, connection))
         connection.connection_made(transport)
         if rest:
             connection.data_received(rest)

@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from msgspec import Struct
 
@@ -16,9 +16,6 @@ from embermq.ports.errors import StoreError
 from embermq.ports.tick_store import Receipt, TickStore
 from embermq.sessions.link import Link
 from embermq.sessions.tick import Accepted, Batch
-
-if TYPE_CHECKING:
-    from embermq.edge.connection import Connection
 
 RETRY_MS = 500
 """After a failed commit the store is tried again this much later; publishes in between are refused at once."""
@@ -51,6 +48,12 @@ class TickStatistics(Struct, frozen=True):
     failing: str
 
 
+class HeldBack(Protocol):
+    """A connection that is not read for a while."""
+
+    def read_on(self) -> None: ...
+
+
 class TickLoop:
     """Runs ticks on the event loop it is made in. `poll_ms` is how often application logs are looked at."""
 
@@ -78,6 +81,9 @@ class TickLoop:
         self._linger_s = linger_ms / 1000
         self._poll_s = poll_ms / 1000
         self._scheduled = False
+        """Whether `_turn` comes when all ready sockets have been read."""
+        self._wanted = False
+        """Whether it is to run a tick in any case."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due_ms = 0
         self._commit_timer: asyncio.TimerHandle | None = None
@@ -85,7 +91,7 @@ class TickLoop:
         self._publishers: set[Link | None] = set()
         """Of the last commit that had messages."""
         self._retry_at_ms = 0
-        self._held_back: list[Connection] = []
+        self._held_back: list[HeldBack] = []
         self._turn_bytes = 0
         self._ticks = 0
         self._commits = Durations()
@@ -113,10 +119,26 @@ class TickLoop:
 
     def wake(self) -> None:
         """Something happened: run a tick when all ready sockets have been read."""
+        self._wanted = True
+        self.before_read()
+
+    def before_read(self) -> None:
+        """A socket has something: the tick's time is that of the first one in a turn of the event loop."""
         if not self._scheduled:
             self._scheduled = True
             self.look_at_clock()
-            self._loop.call_soon(self._run)
+            self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        """All ready sockets have been read: run a tick, unless nothing was decided or one comes anyway, with the commit
+        under way or with the one that waits for company."""
+        self._scheduled = False
+        if self._wanted or self._tick.dirty or self._device.wants_pages:
+            self._run()
+        elif self._store.busy or self._commit_timer is not None or self._tick.batch.is_empty():
+            self._turn_bytes = 0
+        else:
+            self._run()
 
     def look_at_clock(self) -> int:
         """Set the tick's time, broker time in milliseconds; called before what was read is decided."""
@@ -128,23 +150,13 @@ class TickLoop:
         return now_ms
 
     def after_read(self) -> None:
-        """A socket has been read and decided: run a tick unless one comes anyway, with the commit under way or with
-        the one that waits for company."""
+        """A socket has been read and decided."""
         if not self._first_s and (accepted := self._tick.batch.accepted):
             self._first_s = time.perf_counter()
             if accepted[0].match.direct and accepted[0].message.qos < 2:
                 self._live_s = self._first_s
-        if self._scheduled:
-            return
-        if not self._tick.dirty and not self._device.wants_pages:
-            if self._store.busy or self._commit_timer is not None:
-                return
-            if self._tick.batch.is_empty():
-                return
-        self._scheduled = True
-        self._loop.call_soon(self._run)
 
-    def hold_back(self, connection: "Connection", read_bytes: int) -> bool:
+    def hold_back(self, connection: HeldBack, read_bytes: int) -> bool:
         """True when the connection must not be read until the store has caught up."""
         self._turn_bytes += read_bytes
         if self._turn_bytes >= UNWRITTEN_BYTES_MAX:
@@ -187,7 +199,7 @@ class TickLoop:
             self._applications.poll()
 
     def _run(self) -> None:
-        self._scheduled = False
+        self._wanted = False
         self._ticks += 1
         now_ms = self.look_at_clock()
         timers = self._state.timers

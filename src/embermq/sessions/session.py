@@ -78,7 +78,6 @@ class Session:
     """
 
     __slots__ = (
-        "__weakref__",
         "account",
         "ack_time",
         "backlog",

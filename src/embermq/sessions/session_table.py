@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from itertools import chain, islice
+from sys import getrefcount
 from typing import TYPE_CHECKING
-from weakref import ref
 
 from embermq.sessions.absent_session import AbsentSession, is_idle, put_away, take_out
 
@@ -34,6 +34,15 @@ STEP = 1_000
 STEP_MS = 1
 """So many sessions are looked at in one tick; the next come this much later."""
 NOTED_SPARED = 1_000
+
+
+def _counted() -> int:
+    alone = object()
+    return getrefcount(alone)
+
+
+HELD_BY_ONE = _counted()
+"""What is counted of an object that one name of one function holds."""
 
 
 class SessionTable:
@@ -149,17 +158,14 @@ class SessionTable:
         """Keep only what stands for an idle session. False when somebody holds it: the caller may not."""
         session = self._loaded.pop(client_id)
         absent = self._absent[client_id] = put_away(session)
-        timer, held = session.timer, ref(session)
-        del session
-        found = held()
-        if found is not None:
+        if getrefcount(session) > HELD_BY_ONE:
             # Else it would be there twice once it is loaded: what one has been told the other would not know.
             del self._absent[client_id]
-            self._loaded[client_id] = found
+            self._loaded[client_id] = session
             for subscriber in absent.subscriptions:
-                subscriber.holder = found
+                subscriber.holder = session
             return False
-        self._timers.cancel(timer)
+        self._timers.cancel(session.timer)
         if absent.expires_ms:
             self._note_end(client_id, absent.expires_ms // MINUTE_MS)
         return True

@@ -14,7 +14,6 @@ from embermq.mqtt.wire.version import ProtocolVersion
 from embermq.ports.errors import StoreFull
 from embermq.ports.tick_store import Receipt
 from embermq.routing.router import NO_MATCH, Receiver
-from embermq.sessions.session import Session
 from embermq.sessions.tick import Accepted
 
 
@@ -150,12 +149,14 @@ def test_who_stands_still_leaves_others_room(hand: HandDrivenBroker, monkeypatch
 
 
 @pytest.mark.promise("application-7")
-def test_no_more_is_taken_from_the_tail_than_goes_on_a_link() -> None:
+def test_no_more_is_taken_from_the_tail_than_goes_on_a_link(hand: HandDrivenBroker) -> None:
+    session = hand.keeps("c").session
+    assert session is not None
     end = log_tail.TailsEnd()
     tail = log_tail.LogTail(end, 0)
     message = Message("t", bytes(100_000), 1, False, "p", ProtocolVersion.V5, 0)
     accepted = Accepted(message, bytes(100_000), NO_MATCH, None, 0)
-    receiver = Receiver(Session.__new__(Session), 1, False, ())
+    receiver = Receiver(session, 1, False, ())
     for accepted.offset in range(10):
         tail.deliver(receiver, accepted)
     end.offset = 10

@@ -13,7 +13,7 @@ from embermq.model.client_type import ClientType
 from embermq.model.session_writes import QueueState
 from embermq.model.tick_writes import ApplicationMark, TickWrites
 from embermq.mqtt.wire.packets import Puback, Publish
-from embermq.sessions.session import PACKET_IDS, Session
+from embermq.sessions.session import PACKET_IDS
 
 
 @pytest.fixture(params=["embedded", "servers"])
@@ -111,7 +111,10 @@ def test_who_returns_while_its_marks_are_being_stored_gets_the_same_ids(hand: Ha
 
 
 def test_a_session_has_its_own_room() -> None:
-    one, other = Session.__new__(Session), Session.__new__(Session)
+    hand = HandDrivenBroker()
+    one, other = hand.keeps("one").session, hand.keeps("other").session
+    assert one is not None
+    assert other is not None
     counts = Unmarked()
     counts.add(one, UNMARKED_MAX - 1)
     counts.add(one, 1)

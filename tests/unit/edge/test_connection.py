@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 from tests.support.hand_driven import HandDrivenBroker
+from tests.support.no_ticks import NoTicks
 
 from embermq.access.authentication.gate import Visitor
 from embermq.access.authentication.identity import Refusal
@@ -66,7 +67,7 @@ class Transport(asyncio.Transport):
 def connection() -> tuple[Connection, Transport]:
     hand = HandDrivenBroker()
     found: Any = Connection(
-        cast(ListenerContext, SimpleNamespace(broker=hand.broker, ticks=SimpleNamespace(wake=lambda: None))),
+        cast(ListenerContext, SimpleNamespace(broker=hand.broker, ticks=NoTicks())),
         ConnectionSlot(),
     )
     transport = Transport()

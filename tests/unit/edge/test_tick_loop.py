@@ -11,6 +11,7 @@ from tests.support.hand_driven import HandDrivenBroker, HandLink
 from tests.support.waiting import wait_for
 
 from embermq.edge import tick_loop
+from embermq.edge.clock import BrokerClock
 from embermq.edge.tick_loop import GATHERED_BYTES_MAX, STOOD_MS, UNWRITTEN_BYTES_MAX, TickLoop
 from embermq.model.tick_writes import TickWrites
 from embermq.mqtt.wire.packets import Connack, Disconnect, Puback, Publish, Unsuback, Unsubscribe
@@ -108,7 +109,7 @@ def test_queues_are_told_when_the_process_stood_still_before_anything_else_happe
         running.hand.state.queues = queues  # type: ignore[assignment]
         now_ms = running.ticks.look_at_clock()
         told.clear()
-        running.ticks._clock = SimpleNamespace(now_ms=lambda: now_ms + stood_ms, offset_ms=0)  # type: ignore[assignment]
+        running.ticks._clock = _At(now_ms + stood_ms)
         assert running.ticks.look_at_clock() == now_ms + stood_ms
         running.ticks.look_at_clock()
         assert told == [now_ms + stood_ms] * (stood_ms > STOOD_MS)
@@ -195,6 +196,17 @@ def test_a_failing_store_does_not_keep_the_loop_busy() -> None:
     run(test)
 
 
+class _At(BrokerClock):
+    """A clock that stands."""
+
+    def __init__(self, at_ms: int) -> None:
+        super().__init__()
+        self._at_ms = at_ms
+
+    def now_ms(self) -> int:
+        return self._at_ms
+
+
 class _HeldBack:
     """Counts when it may be read again."""
 
@@ -215,7 +227,7 @@ def test_who_was_held_back_is_read_again_also_while_the_store_refuses() -> None:
         size = 1024 * 1024
         for packet_id in range(2, 2 + GATHERED_BYTES_MAX // size + 1):
             running.publish(link, packet_id, b"x" * size)
-        assert running.ticks.hold_back(held_back, 1)  # type: ignore[arg-type]
+        assert running.ticks.hold_back(held_back, 1)
         await wait_for(lambda: held_back.read_on_calls, DEADLINE_S, "the connection is read again")
 
     run(test)
@@ -232,16 +244,16 @@ def test_answers_that_wait_for_a_store_are_bounded_as_well(monkeypatch: pytest.M
         held_back = _HeldBack()
         for _ in range(49):
             keeper.does(Unsubscribe(1, ("no/such",)))
-        assert not running.ticks.hold_back(held_back, 1)  # type: ignore[arg-type]
+        assert not running.ticks.hold_back(held_back, 1)
         keeper.does(Unsubscribe(1, ("no/such",)))
-        assert running.ticks.hold_back(held_back, 1)  # type: ignore[arg-type]
+        assert running.ticks.hold_back(held_back, 1)
         running.lets_go()
         await wait_for(lambda: held_back.read_on_calls == 1, DEADLINE_S)
         await wait_for(lambda: len(keeper.all(Unsuback)) == 50, DEADLINE_S)
         running.holds = True
         for _ in range(51):
             publisher.does(Publish("t", b"the same again", 2, 7))
-        assert running.ticks.hold_back(held_back, 1)  # type: ignore[arg-type]
+        assert running.ticks.hold_back(held_back, 1)
         assert not any(accepted.message.payload for accepted in running.hand.state.tick.batch.accepted[1:])
 
     run(test)
@@ -259,7 +271,7 @@ def test_behind_a_commit_that_takes_very_long_sessions_and_then_messages_are_ref
 
         def publish(link: HandLink, packet_id: int) -> None:
             running.publish(link, packet_id, b"x" * 1_000)
-            running.ticks.hold_back(held_back, 1_000)  # type: ignore[arg-type]
+            running.ticks.hold_back(held_back, 1_000)
 
         def refuses() -> tuple[bool, bool]:
             return hand.state.log_late, hand.state.log_full
@@ -310,9 +322,9 @@ def test_what_many_clients_bring_in_one_turn_is_written_before_the_turn_ends() -
         reader = _HeldBack()
         link.send(b"\xd0\x00")
         for _ in range(3):
-            assert not running.ticks.hold_back(reader, UNWRITTEN_BYTES_MAX // 4)  # type: ignore[arg-type]
+            assert not running.ticks.hold_back(reader, UNWRITTEN_BYTES_MAX // 4)
             assert link.out
-        assert not running.ticks.hold_back(reader, UNWRITTEN_BYTES_MAX // 4)  # type: ignore[arg-type]
+        assert not running.ticks.hold_back(reader, UNWRITTEN_BYTES_MAX // 4)
         assert not link.out
 
     run(test)

@@ -56,13 +56,13 @@ class Running:
         self.sessions.close()
 
     def connects(self, client_id: str) -> HandLink:
-        self.ticks.look_at_clock()
+        self.ticks.before_read()
         link = self.hand.keeps(client_id, settles=False)
         self.ticks.after_read()
         return link
 
     def says(self, link: HandLink, *packets: Publish | Subscribe | Puback) -> None:
-        self.ticks.look_at_clock()
+        self.ticks.before_read()
         link.does(*packets)
         self.ticks.after_read()
 

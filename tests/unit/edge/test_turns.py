@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from tests.support.hand_driven import HandDrivenBroker
+from tests.support.no_ticks import NoTicks
 
 from embermq.edge.connection import REST_BYTES_MAX, TURN_BYTES_MAX, Connection
 from embermq.edge.connection_limits import ConnectionSlot
@@ -171,7 +172,7 @@ def test_what_was_read_before_the_end_counts() -> None:
         door = connection._door
         door.connections, door.empty = {connection}, asyncio.Event()
         door.admission = SimpleNamespace(leave=lambda _place: None)
-        door.ticks = SimpleNamespace(wake=lambda: None)
+        door.ticks = NoTicks()
         connection.data_received(DATA)
         connection.connection_lost(ConnectionResetError())
         assert b"".join(connection.taken) == DATA

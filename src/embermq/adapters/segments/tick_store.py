@@ -136,10 +136,10 @@ class SegmentTickStore(TickStore):
         self._take_reserve()
         self._begin_checkpoint()
         self._work: SimpleQueue[tuple[_Frame, Logged] | None] = SimpleQueue()
-        self._thread: Thread | None = None
+        self._syncer: Thread | None = None
         if durability == "fsync":
-            self._thread = Thread(target=self._write_forever, name="message log", daemon=True)
-            self._thread.start()
+            self._syncer = Thread(target=self._write_forever, name="message log", daemon=True)
+            self._syncer.start()
 
     @property
     def _ended(self) -> bool:
@@ -217,9 +217,9 @@ class SegmentTickStore(TickStore):
             self._catch_up(now=False)
 
     def close(self) -> None:
-        if self._thread is not None:
+        if self._syncer is not None:
             self._work.put(None)
-            self._thread.join()
+            self._syncer.join()
         is_whole = not self._busy and not self._ended
         if is_whole:
             self._catch_up(now=True)

@@ -37,7 +37,7 @@ class SqliteCheckpoint(Checkpoint):
         )
         self._commits = 0
         self._asked: SimpleQueue[bool] = SimpleQueue()
-        self._thread: Thread | None = None
+        self._copier: Thread | None = None
         with _translated("cannot prepare broker.db"):
             self._connection.execute("PRAGMA wal_autocheckpoint = 0")
             self._connection.execute("PRAGMA cache_spill = OFF")  # nothing is written before a commit
@@ -95,9 +95,9 @@ class SqliteCheckpoint(Checkpoint):
                 self._connection.execute("PRAGMA synchronous = NORMAL")
 
     def close(self) -> None:
-        if self._thread is not None:
+        if self._copier is not None:
             self._asked.put(False)
-            self._thread.join()
+            self._copier.join()
         with suppress(sqlite3.Error):
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
@@ -126,9 +126,9 @@ class SqliteCheckpoint(Checkpoint):
             raise
 
     def _copy_journal(self) -> None:
-        if self._thread is None:
-            self._thread = Thread(target=self._copy_forever, name="broker.db journal", daemon=True)
-            self._thread.start()
+        if self._copier is None:
+            self._copier = Thread(target=self._copy_forever, name="broker.db journal", daemon=True)
+            self._copier.start()
         if self._asked.empty():
             self._asked.put(True)
 
