@@ -91,7 +91,7 @@ def family(
 
 def two_nodes(request: pytest.FixtureRequest, folder: Path) -> list[FamilyBroker]:
     """Of a cluster on servers, not started."""
-    from tests.faults.test_cluster_slots import node
+    from tests.faults.cluster import node
     from tests.support.servers import on_servers
 
     kafka, redis, etcd = (

@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import pytest
 from paho.mqtt.enums import MQTTProtocolVersion
-from tests.faults.test_cluster_slots import SLOTS, id_of, nodes, tell_without_a_log
+from tests.faults.cluster import SLOTS, id_of, nodes, tell_without_a_log
 from tests.integration.test_real_clients import V5, V31, V311, Paho, connected, mosquitto
 from tests.support.broker_process import BrokerProcess
 from tests.support.etcd_server import EtcdServer

@@ -10,8 +10,8 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from tests.faults.cluster import SLOTS, WAIT_S, id_of, node, tell_without_a_log
 from tests.faults.fleet import V5, V311, Fleet
-from tests.faults.test_cluster_slots import SLOTS, WAIT_S, id_of, node, tell_without_a_log
 from tests.faults.traffic import Place
 from tests.support.broker_process import BrokerProcess
 from tests.support.etcd_server import EtcdServer

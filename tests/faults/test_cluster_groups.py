@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 from collections import Counter
 from functools import partial
 from operator import eq
@@ -12,9 +10,18 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from tests.faults.fleet import V5, V311, Fleet
-from tests.faults.test_cluster_guard import asked, has_left, stop_still
-from tests.faults.test_cluster_slots import SLOTS, WAIT_S, AnyPlace, id_of, nodes, serves_anew, starts
+from tests.faults.cluster import (
+    SLOTS,
+    WAIT_S,
+    all_is_taken,
+    asked,
+    cluster_fleet,
+    id_of,
+    join_again,
+    lose_one,
+    nodes,
+)
+from tests.faults.fleet import V5, V311
 from tests.faults.test_group_kill import judge, missing
 from tests.support.broker_process import BrokerProcess
 from tests.support.etcd_server import EtcdServer
@@ -177,35 +184,21 @@ def test_a_group_gets_all_once_when_nodes_are_killed_or_stand_still(
 
     async def scenario(found: list[BrokerProcess]) -> None:
         group = group_of(random.randrange(SLOTS), "load/#")
-        fleet = Fleet(found[0].port, random, topics=5, window=50)
+        fleet = cluster_fleet(found, random)
         for home in range(SLOTS):
             for name, version in (("one", V311), ("two", V5)):
                 fleet.subscriber(id_of(home, name), version, restless_s=0.5, topic_filter=group)
         fleet.subscriber(
             id_of(1, "narrow"), V5, restless_s=0.5, receive_maximum=2, topic_filter=group
         ).slow_s = 0.05
-        place = AnyPlace([each.port for each in found], random)
-        for client in fleet.clients:
-            client.place = place
         await fleet.start_subscribers()
         fleet.start_publishers()
         for _ in range(KILLS):
             fleet.allow(MESSAGES)
             await asyncio.sleep(random.uniform(0.02, 0.6))
-            spare, victim = found.pop(), found.pop(random.randrange(SLOTS))
-            before, stands_still = starts(spare), random.random() < 0.5
-            if stands_still:
-                await asyncio.to_thread(stop_still, victim)
-            else:
-                victim.kill()
-            await wait_for(partial(serves_anew, spare, before), WAIT_S, "the spare serves")
-            if stands_still:
-                os.kill(victim.pid, signal.SIGCONT)
-                assert await asyncio.to_thread(has_left, victim), victim.output()
-            victim.launch()
-            found += [spare, victim]
+            join_again(found, await lose_one(found, random))
             fleet.check()
-        await wait_for(lambda: not any(each.allowance for each in fleet.publishers), WAIT_S, "all is taken")
+        await all_is_taken(fleet)
         await fleet.drain()
         await wait_for(lambda: not missing(fleet), WAIT_S, "the group has everything")
         await fleet.stop()

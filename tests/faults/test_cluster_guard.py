@@ -14,23 +14,21 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from random import Random
-from urllib.error import HTTPError, URLError
 from urllib.request import urlopen
 
 import pytest
+from tests.faults.cluster import WAIT_S, asked, has_left, stop_still
 from tests.faults.fleet import V5, V311, Fleet
 from tests.support.broker_process import BrokerProcess
 from tests.support.etcd_server import EtcdServer
 from tests.support.measuring import judge
 from tests.support.metrics import metric
 from tests.support.mqtt_client import ConnectionEnded, MqttClient, run
-from tests.support.server_process import has_stopped
 from tests.support.waiting import wait_for, wait_until, wait_while_it_goes_on
 
 from embermq.cli.main import main
 from embermq.mqtt.wire.packets import Puback, Publish
 
-WAIT_S = 90.0
 LEASE_S = 3
 KILLS = int(os.environ.get("KILLS", "50"))
 """Of which the takeovers are measured."""
@@ -38,8 +36,6 @@ TIMES = 2
 """How often one node takes over from the other in a round."""
 MESSAGES = 250
 """Of each publisher between two of them."""
-TAKEN_OVER = ("has taken over from", "knows a broker with epoch", "has a newer writer")
-"""By etcd, Redis or Kafka, whichever a node hears first."""
 
 
 def two_nodes(etcd: EtcdServer, servers: dict[str, object], folder: Path) -> tuple[BrokerProcess, ...]:
@@ -51,17 +47,6 @@ def two_nodes(etcd: EtcdServer, servers: dict[str, object], folder: Path) -> tup
 
 
 WAITS = "stands by: node 'one' on "
-
-
-def asked(node: BrokerProcess, path: str) -> tuple[int, str]:
-    """Status and text of an answer over HTTP; 0 while nothing listens."""
-    try:
-        with urlopen(f"http://127.0.0.1:{node.http_port}{path}", timeout=WAIT_S) as answer:
-            return answer.status, answer.read().decode()
-    except HTTPError as error:
-        return error.code, error.read().decode()
-    except URLError:
-        return 0, ""
 
 
 def readiness(node: BrokerProcess, *, behind: str = "one") -> tuple[int, str]:
@@ -83,17 +68,6 @@ def served(node: BrokerProcess) -> int:
 def serves(node: BrokerProcess, *, times: int = 1) -> bool:
     """Whether it has got its place so often."""
     return served(node) >= times
-
-
-def stop_still(node: BrokerProcess) -> None:
-    os.kill(node.pid, signal.SIGSTOP)
-    wait_until(lambda: has_stopped(node.pid), WAIT_S, "it stands still")
-
-
-def has_left(node: BrokerProcess) -> bool:
-    """It has ended for the reason that it should give, and without a trace."""
-    code, said = node.wait(WAIT_S), node.output()
-    return code == 1 and any(reason in said for reason in TAKEN_OVER) and "Traceback" not in said
 
 
 @pytest.mark.promise("cluster-2", "cluster-16")

@@ -7,15 +7,13 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from tests.faults.fleet import V5, V311, Fleet
-from tests.faults.test_cluster_slots import SLOTS, WAIT_S, AnyPlace, nodes
+from tests.faults.cluster import SLOTS, all_is_taken, nodes, started_fleet
 from tests.support.broker_process import BrokerProcess
 from tests.support.etcd_server import EtcdServer
 from tests.support.kafka_server import KafkaCluster
 from tests.support.mqtt_client import run
 from tests.support.redis_server import RedisServer
 from tests.support.servers import on_servers
-from tests.support.waiting import wait_for
 
 from embermq.adapters.kafka.log_topic import message_topic
 from embermq.app.slots import slot_prefix
@@ -35,24 +33,14 @@ def test_nothing_is_lost_or_doubled_when_brokers_of_kafka_are_killed(
     prefix = kafka_cluster.prefix()
 
     async def scenario(found: list[BrokerProcess]) -> None:
-        fleet = Fleet(found[0].port, random, topics=5, window=50)
-        place = AnyPlace([each.port for each in found], random)
-        fleet.subscriber("steady-3.1.1", V311)
-        fleet.subscriber("steady-5", V5)
-        fleet.subscriber("restless", V5, restless_s=0.3)
-        for client in fleet.clients:
-            client.place = place
-        await fleet.start_subscribers()
-        fleet.start_publishers()
+        fleet = await started_fleet(found, random)
         for slot in range(SLOTS):
             fleet.allow(MESSAGES)
             await asyncio.sleep(random.uniform(0.02, 0.6))
             leader = await asyncio.to_thread(kafka_cluster.leader, message_topic(slot_prefix(prefix, slot)))
             await asyncio.to_thread(leader.kill)
             fleet.allow(MESSAGES)
-            await wait_for(
-                lambda: not any(each.allowance for each in fleet.publishers), WAIT_S, "all is taken"
-            )
+            await all_is_taken(fleet)
             await asyncio.to_thread(kafka_cluster.heal)
             fleet.check()
         await fleet.drain()

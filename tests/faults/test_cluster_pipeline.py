@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import signal
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import partial
@@ -17,10 +15,19 @@ import deltalake
 import httpx
 import pytest
 from confluent_kafka import Consumer, KafkaException, TopicPartition
+from tests.faults.cluster import (
+    SLOTS,
+    all_is_taken,
+    cluster_fleet,
+    id_of,
+    join_again,
+    lose_one,
+    nodes,
+    serves_anew,
+    starts,
+)
 from tests.faults.fleet import V5, V311, Fleet
-from tests.faults.test_cluster_guard import has_left, stop_still
 from tests.faults.test_cluster_queues import depth_of
-from tests.faults.test_cluster_slots import SLOTS, AnyPlace, id_of, nodes, serves_anew, starts
 from tests.faults.traffic import number_of
 from tests.support.broker_process import BrokerProcess
 from tests.support.etcd_server import EtcdServer
@@ -302,36 +309,19 @@ def test_applications_of_all_slots_archive_and_lake_get_all_once_when_nodes_are_
     archived["pipeline.queries"] = json.dumps(["dispatch", "archive", "lake"])
 
     async def scenario(found: list[BrokerProcess]) -> None:
-        fleet = Fleet(found[0].port, random, topics=5, window=50)
-        place = AnyPlace([each.port for each in found], random)
-        applications = [
-            fleet.subscriber(application_of(0), V5, restless_s=2.0),
-            fleet.subscriber(application_of(1), V311),
-        ]
-        for client in (*fleet.publishers, *applications):
-            client.place = place
+        fleet = cluster_fleet(found, random)
+        fleet.subscriber(application_of(0), V5, restless_s=2.0)
+        fleet.subscriber(application_of(1), V311)
         await fleet.start_subscribers()
         fleet.start_publishers()
         for number in range(KILLS):
             fleet.allow(MESSAGES)
             await asyncio.sleep(random.uniform(0.02, 5.0 * number + 0.5))
-            spare = found.pop()
-            victim = found.pop(random.randrange(SLOTS))
-            before = starts(spare)
-            stands_still = random.random() < 0.5
-            if stands_still:
-                await asyncio.to_thread(stop_still, victim)
-            else:
-                victim.kill()
-            await wait_for(partial(serves_anew, spare, before), SPARK_S, "the spare serves")
-            if stands_still:
-                os.kill(victim.pid, signal.SIGCONT)
-                assert await asyncio.to_thread(has_left, victim), victim.output()
-            await wait_for(partial(has_no_spark, victim), SPARK_S, "its Spark has ended")
-            victim.launch()
-            found += [spare, victim]
+            lost = await lose_one(found, random, SPARK_S)
+            await wait_for(partial(has_no_spark, lost), SPARK_S, "its Spark has ended")
+            join_again(found, lost)
             fleet.check()
-        await wait_for(lambda: not any(each.allowance for each in fleet.publishers), SPARK_S, "all is taken")
+        await all_is_taken(fleet, SPARK_S)
         for each in found[:SLOTS]:  # or nobody could tell what did not come from what Java has not begun with
             await wait_for(partial(runs, each, "dispatch"), 2 * SPARK_S, "dispatch runs")
         await fleet.drain(SPARK_S)

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import signal
 from functools import partial
 from pathlib import Path
 from random import Random
 
 import pytest
+from tests.faults.cluster import SLOTS, WAIT_S, AnyPlace, asked, id_of, join_again, lose_one, nodes
 from tests.faults.queue_traffic import AGAIN_S, QUEUE, TOPIC, Consumer, Ledger, Producer, Reader
-from tests.faults.test_cluster_guard import asked, has_left, stop_still
-from tests.faults.test_cluster_slots import SLOTS, WAIT_S, AnyPlace, id_of, nodes, serves_anew, starts
 from tests.faults.test_queue_kill import QUEUES
 from tests.support.broker_process import BrokerProcess
 from tests.support.etcd_server import EtcdServer
@@ -171,18 +168,7 @@ def test_a_queue_loses_nothing_when_nodes_are_killed_or_stand_still(
         for _ in range(KILLS):
             before = len(ledger.published)
             await wait_for(partial(is_published, ledger, producers, before + PUBLISHED), WAIT_S, "a load")
-            spare, victim = found.pop(), found.pop(random.randrange(SLOTS))
-            served, stands_still = starts(spare), random.random() < 0.5
-            if stands_still:
-                await asyncio.to_thread(stop_still, victim)
-            else:
-                victim.kill()
-            await wait_for(partial(serves_anew, spare, served), WAIT_S, "the spare serves")
-            if stands_still:
-                os.kill(victim.pid, signal.SIGCONT)
-                assert await asyncio.to_thread(has_left, victim), victim.output()
-            victim.launch()
-            found += [spare, victim]
+            join_again(found, await lose_one(found, random))
             for each in everybody:
                 each.check()
         for producer in producers:

@@ -9,8 +9,16 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from tests.faults.fleet import V5, V311, Fleet
-from tests.faults.test_cluster_slots import WAIT_S, AnyPlace, node, nodes, serves_anew, starts
+from tests.faults.cluster import (
+    WAIT_S,
+    all_is_taken,
+    node,
+    nodes,
+    serves_anew,
+    stands_by,
+    started_fleet,
+    starts,
+)
 from tests.support.broker_process import BrokerProcess
 from tests.support.etcd_server import EtcdServer
 from tests.support.mqtt_client import run
@@ -18,10 +26,6 @@ from tests.support.waiting import wait_for
 
 MESSAGES = 150
 """For each restart, from each publisher."""
-
-
-def stands_by(node: BrokerProcess, before: int) -> bool:
-    return b"stands by" in node.output_from(before)
 
 
 async def start_again(node: BrokerProcess) -> None:
@@ -41,15 +45,7 @@ def test_all_nodes_are_restarted_in_turn_and_nothing_is_lost_or_doubled(
     random = Random(seed)
 
     async def scenario(found: list[BrokerProcess]) -> None:
-        fleet = Fleet(found[0].port, random, topics=5, window=50)
-        place = AnyPlace([each.port for each in found], random)
-        fleet.subscriber("steady-3.1.1", V311)
-        fleet.subscriber("steady-5", V5)
-        fleet.subscriber("restless", V5, restless_s=0.3)
-        for client in fleet.clients:
-            client.place = place
-        await fleet.start_subscribers()
-        fleet.start_publishers()
+        fleet = await started_fleet(found, random)
         *serving, spare = found
         fleet.allow(MESSAGES)
         await wait_for(partial(stands_by, spare, 0), WAIT_S, spare.output())
@@ -63,7 +59,7 @@ def test_all_nodes_are_restarted_in_turn_and_nothing_is_lost_or_doubled(
             await start_again(each)
             spare = each
             fleet.check()
-        await wait_for(lambda: not any(each.allowance for each in fleet.publishers), WAIT_S, "all is taken")
+        await all_is_taken(fleet)
         await fleet.drain()
         await fleet.stop()
         assert fleet.acknowledged() == len(fleet.publishers) * len(found) * MESSAGES
@@ -84,15 +80,7 @@ def test_nodes_that_are_added_under_load_take_slots_over_and_nothing_is_lost_or_
     random = Random(seed)
 
     async def scenario(found: list[BrokerProcess], added: list[BrokerProcess]) -> None:
-        fleet = Fleet(found[0].port, random, topics=5, window=50)
-        place = AnyPlace([each.port for each in (*found, *added)], random)
-        fleet.subscriber("steady-3.1.1", V311)
-        fleet.subscriber("steady-5", V5)
-        fleet.subscriber("restless", V5, restless_s=0.3)
-        for client in fleet.clients:
-            client.place = place
-        await fleet.start_subscribers()
-        fleet.start_publishers()
+        fleet = await started_fleet([*found, *added], random)
         fleet.allow(MESSAGES)
         for new, is_killed in zip(added, (False, True), strict=True):
             old = found.pop(random.randrange(len(found)))
@@ -108,7 +96,7 @@ def test_nodes_that_are_added_under_load_take_slots_over_and_nothing_is_lost_or_
             await wait_for(partial(serves_anew, new, before), WAIT_S, "the new one serves")
             fleet.allow(MESSAGES)
             fleet.check()
-        await wait_for(lambda: not any(each.allowance for each in fleet.publishers), WAIT_S, "all is taken")
+        await all_is_taken(fleet)
         await fleet.drain()
         await fleet.stop()
         assert fleet.acknowledged() == len(fleet.publishers) * 5 * MESSAGES

@@ -7,18 +7,27 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
-from tests.faults.fleet import V5, V311, Fleet
-from tests.faults.test_cluster_guard import asked, has_left, stop_still
-from tests.faults.traffic import Place
-from tests.support.broker_process import EMBERMQ, BrokerProcess, free_port
+from tests.faults.cluster import (
+    SLOTS,
+    WAIT_S,
+    all_is_taken,
+    asked,
+    cluster_fleet,
+    id_of,
+    join_again,
+    lose_one,
+    nodes,
+    started_fleet,
+    tell_without_a_log,
+)
+from tests.faults.fleet import V5
+from tests.support.broker_process import EMBERMQ, BrokerProcess
 from tests.support.etcd_server import EtcdServer
 from tests.support.forked_program import run_program
 from tests.support.kafka_server import KafkaServer
@@ -27,85 +36,19 @@ from tests.support.redis_cluster import RedisCluster
 from tests.support.servers import on_servers
 from tests.support.waiting import wait_for, wait_until
 
-from embermq.cluster.slots import slot_of
 from embermq.formats.redis_layout import client_keys, key_prefix
 from embermq.mqtt.wire.packets import Puback, Publish, Subscription
 from embermq.mqtt.wire.reason_codes import ReasonCode
 from embermq.tools.certificates import Authority
 
-WAIT_S = 90.0
-LEASE_S = 2
-SLOTS = 2
 KILLS = 2
 MESSAGES = 250
-NO_QUEUES = {"queues.enabled": False}
 RETAINED, ROUNDS = 200, 4
 """Messages that are retained at a time, and how often."""
 
 
-def node(
-    etcd: EtcdServer,
-    servers: dict[str, object],
-    folder: Path,
-    name: str,
-    *,
-    pipeline: bool = False,
-    tls: Authority | None = None,
-    queues: Mapping[str, object] = NO_QUEUES,
-) -> BrokerProcess:
-    settings = servers | {"cluster.etcd": f"{etcd.url}/cars", "cluster.lease_ttl_s": LEASE_S}
-    settings |= {"cluster.node": name, "cluster.slots": SLOTS, "cluster.listen": f"127.0.0.1:{free_port()}"}
-    settings |= {"device.queue_limit": 60_000, **queues}
-    if tls is not None:
-        certificate = tls.node(["127.0.0.1"], days=1, replace=True).rename(folder / f"{name}.pem")
-        settings |= {"cluster.cert": certificate, "cluster.ca": tls.certificate_file}
-    return BrokerProcess(folder / name, pipeline=pipeline, settings=settings)
-
-
-@contextmanager
-def nodes(
-    etcd: EtcdServer,
-    servers: dict[str, object],
-    folder: Path,
-    *,
-    spare: bool = False,
-    pipeline: bool = False,
-    tls: Authority | None = None,
-    queues: Mapping[str, object] = NO_QUEUES,
-) -> Iterator[list[BrokerProcess]]:
-    """One for each slot, by slot, and one that stands by. With `tls` they speak that with one another."""
-    make = partial(node, etcd, servers, folder, pipeline=pipeline, tls=tls, queues=queues)
-    found = [make(name) for name in ("zero", "one")]
-    with ExitStack() as started:
-        for each in found:
-            started.callback(each.close)
-            each.start()
-        if spare:
-            found.append(make("spare"))
-            started.callback(found[-1].close)
-            found[-1].launch()
-        yield found
-
-
-def id_of(slot: int, name: str) -> str:
-    """A client id of this slot."""
-    return next(each for number in range(1_000) if slot_of(each := f"{name}-{number}", SLOTS) == slot)
-
-
 def arrived(client: MqttClient, count: int) -> bool:
     return sum(message.qos > 0 for message in client.messages) >= count
-
-
-async def tell_without_a_log(clients: list[MqttClient]) -> None:
-    """Each client publishes with QoS 0 until every one has heard of it: nodes find one another soon, not at once."""
-    for number, client in enumerate(clients):
-        topic = f"a/0/{number}"
-
-        def heard(topic: str = topic, client: MqttClient = client) -> bool:
-            client.send(Publish(topic, b"x"))
-            return all(any(message.topic == topic for message in each.messages) for each in clients)
-
-        await wait_for(heard, WAIT_S, topic)
 
 
 async def find_what_is_retained(found: list[BrokerProcess]) -> None:
@@ -126,18 +69,6 @@ async def find_what_is_retained(found: list[BrokerProcess]) -> None:
         await reader.subscribe(Subscription(topics[-1], 1))
         await wait_for(partial(arrived, reader, 1), WAIT_S, topics[-1])
         assert reader.messages[0].retain, "it came as a new one"
-
-
-class AnyPlace(Place):
-    """One of the nodes, another one with each connection."""
-
-    def __init__(self, ports: list[int], random: Random) -> None:
-        self.ports = ports
-        self.random = random
-
-    @property
-    def port(self) -> int:  # type: ignore[override]
-        return self.random.choice(self.ports)
 
 
 def operate(node: BrokerProcess, *words: str) -> tuple[str, str]:
@@ -269,37 +200,13 @@ def test_nothing_is_lost_or_doubled_when_nodes_that_serve_are_killed_or_stand_st
     random = Random(seed)
 
     async def scenario(found: list[BrokerProcess]) -> None:
-        fleet = Fleet(found[0].port, random, topics=5, window=50)
-        place = AnyPlace([each.port for each in found], random)
-        for client in (
-            *fleet.publishers,
-            fleet.subscriber("steady-3.1.1", V311),
-            fleet.subscriber("steady-5", V5),
-        ):
-            client.place = place
-        for number in range(3):
-            fleet.subscriber(f"restless-{number}", V5, restless_s=0.3).place = place
-        await fleet.start_subscribers()
-        fleet.start_publishers()
+        fleet = await started_fleet(found, random, restless=3)
         for _ in range(KILLS):
             fleet.allow(MESSAGES)
             await asyncio.sleep(random.uniform(0.02, 0.6))
-            spare = found.pop()
-            victim = found.pop(random.randrange(SLOTS))
-            before = starts(spare)
-            stands_still = random.random() < 0.5
-            if stands_still:
-                await asyncio.to_thread(stop_still, victim)
-            else:
-                victim.kill()
-            await wait_for(partial(serves_anew, spare, before), WAIT_S, "the spare serves")
-            if stands_still:
-                os.kill(victim.pid, signal.SIGCONT)
-                assert await asyncio.to_thread(has_left, victim), victim.output()
-            victim.launch()
-            found += [spare, victim]
+            join_again(found, await lose_one(found, random))
             fleet.check()
-        await wait_for(lambda: not any(each.allowance for each in fleet.publishers), WAIT_S, "all is taken")
+        await all_is_taken(fleet)
         await fleet.drain()
         await fleet.stop()
         assert fleet.acknowledged() == len(fleet.publishers) * KILLS * MESSAGES
@@ -319,13 +226,10 @@ def test_nothing_is_lost_when_masters_of_the_redis_cluster_are_killed(
     random = Random(seed)
 
     async def scenario(found: list[BrokerProcess]) -> None:
-        fleet = Fleet(found[0].port, random, topics=5, window=50)
-        place = AnyPlace([each.port for each in found], random)
+        fleet = cluster_fleet(found, random)
         fleet.subscriber("steady-5", V5)
         for number in range(4):
             fleet.subscriber(f"restless-{number}", V5, restless_s=0.3)
-        for client in (*fleet.publishers, *fleet.subscribers):
-            client.place = place
         await fleet.start_subscribers()
         fleet.start_publishers()
         for home in range(SLOTS):
@@ -337,7 +241,7 @@ def test_nothing_is_lost_when_masters_of_the_redis_cluster_are_killed(
             await asyncio.to_thread(dead.start)
             await asyncio.to_thread(redis_cluster.heal)
             fleet.check()
-        await wait_for(lambda: not any(each.allowance for each in fleet.publishers), WAIT_S, "all is taken")
+        await all_is_taken(fleet)
         await fleet.drain()
         await fleet.stop()
         assert fleet.acknowledged() == len(fleet.publishers) * SLOTS * MESSAGES
@@ -385,12 +289,3 @@ def is_stored(traced: dict[str, Any]) -> bool:
     return [(each["to"], each["outcome"]) for each in traced["sessions"]] == [
         (id_of(1, "reads"), "waits, stored")
     ]
-
-
-def starts(node: BrokerProcess) -> int:
-    """How often it has begun to serve."""
-    return node.output_from(0).count(b"\nready\n")
-
-
-def serves_anew(node: BrokerProcess, before: int) -> bool:
-    return starts(node) > before
