@@ -157,7 +157,7 @@ def add_accounts(data_dir: Path, generated: int, chosen: int) -> tuple[list[Cred
     """As `embermq users add` does."""
     with accounts_of(replace(Settings(), data_dir=str(data_dir)), create=True) as accounts:
         names = [f"pump-{number}" for number in range(generated)]
-        fleet = [Credentials(*made) for made in accounts.add_generated(names, ClientType.DEVICE)]
+        fleet = [Credentials(name, accounts.add(name, None, ClientType.DEVICE)) for name in names]
         people = [Credentials(f"person-{number}", f"chosen-{number}") for number in range(chosen)]
         for person in people:
             accounts.add(person.name, person.password.encode(), ClientType.DEVICE)

@@ -26,6 +26,7 @@ from embermq.admin.access_values import (
     ListAccountsRequest,
     MadePassword,
     MadeToken,
+    PasswordAsked,
     RulesView,
     RuleView,
     SetPasswordRequest,
@@ -45,7 +46,7 @@ from embermq.mqtt.topics.errors import TopicError
 from embermq.observability.settings import LoggingSettings
 from embermq.ports.errors import StoreError
 from embermq.ports.store_url import without_password
-from embermq.ports.users import User, Users
+from embermq.ports.users import User
 from embermq.sessions.state import BrokerState
 
 Answer = TypeVar("Answer")
@@ -71,9 +72,9 @@ def refusing() -> Iterator[None]:
 class AccountsAsked:
     """Accounts are asked and changed on threads, one after another: a password takes its time and memory."""
 
-    def __init__(self, users: Users, found: Configuration) -> None:
-        self._accounts = Accounts(users)
-        self._iterations = found.settings.scram.iterations
+    def __init__(self, accounts: Accounts, scram_iterations: int) -> None:
+        self._accounts = accounts
+        self._iterations = scram_iterations
         self._turn = _Turn()
 
     async def page(self, asked: ListAccountsRequest) -> Sequence[AccountView]:
@@ -88,7 +89,7 @@ class AccountsAsked:
         add = partial(
             self._accounts.add,
             asked.name,
-            asked.password.encode() if asked.password else None,
+            _bytes_of(asked),
             ClientType[asked.type.upper()],
             scram_iterations=self._iterations if asked.scram else None,
         )
@@ -99,7 +100,7 @@ class AccountsAsked:
         change = partial(
             self._accounts.set_password,
             asked.user,
-            asked.password.encode() if asked.password else None,
+            _bytes_of(asked),
             scram_iterations=self._iterations,
             scram=asked.scram,
         )
@@ -238,6 +239,11 @@ class SettingsAsked:
             logging.getLogger().setLevel(level.upper())
         self._changed |= settings
         return [one for one in self.all() if one.key in settings]
+
+
+def _bytes_of(asked: PasswordAsked) -> bytes | None:
+    """None for one that is to be made. What a terminal or a file has that is no UTF-8 stays what it is."""
+    return asked.password.encode(errors="surrogateescape") or None
 
 
 def _account(user: User) -> AccountView:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -70,22 +70,6 @@ class Accounts:
         if not self._users.add(user):
             raise _taken(name)
         return made.password
-
-    def add_generated(
-        self, names: Sequence[str], client_type: ClientType, *, scram_iterations: int | None = None
-    ) -> Iterator[tuple[str, str]]:
-        """Each name with its password, when the account is there. Raise UserError as `add`, and for a name that is
-        there or is named twice before any is added."""
-        named: set[str] = set()
-        for name in names:
-            check_name(name)
-            if name in named:
-                raise UserError(f"the user {name!r} is named twice; nobody was added")
-            if self._users.find(name) is not None:
-                raise _taken(name)
-            named.add(name)
-        for name in names:
-            yield name, self.add(name, None, client_type, scram_iterations=scram_iterations)
 
     def set_password(
         self, name: str, password: bytes | None, *, scram_iterations: int, scram: bool = False

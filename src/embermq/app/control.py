@@ -85,6 +85,9 @@ def _short_path(data_dir: Path) -> Iterator[str]:
 class ControlClient:
     """The command's end; a context manager. Asking raises NoAnswer when no broker runs on the data directory."""
 
+    is_this_process = False
+    """Whether it does itself what is asked, and no broker has to run."""
+
     def __init__(self, data_dir: Path) -> None:
         self._data_dir = data_dir
         self._place = str(data_dir / FILE_NAME)
@@ -127,7 +130,12 @@ class ControlClient:
         }
         if operation.body is not None and not operation.body_as:
             in_body = set(operation.body.__struct_fields__)
-            content = msgspec.json.encode({name: value for name, value in given.items() if name in in_body})
+            try:
+                content = msgspec.json.encode(
+                    {name: value for name, value in given.items() if name in in_body}
+                )
+            except UnicodeEncodeError:  # it may be a password
+                raise OptionError("what was typed is no text in UTF-8, which the API takes alone") from None
             given = {name: value for name, value in given.items() if name not in in_body}
         answer = self._answer(operation.method, PREFIX + _filled(path, fields), given, content, headers)
         return msgspec.json.decode(answer) if answer else None

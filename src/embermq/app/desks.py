@@ -35,6 +35,7 @@ from embermq.admin.replay_desk import ReplayDesk
 from embermq.admin.rule_feed_desk import RuleFeedDesk
 from embermq.admin.session_desk import SessionDesk
 from embermq.app.access_desks import AccountsAsked, RulesAsked, SettingsAsked, TokensAsked
+from embermq.app.accounts import Accounts
 from embermq.app.archive_desk import ArchiveAsked
 from embermq.app.audit_trail import AuditTrail
 from embermq.app.ban_file import BanFile
@@ -74,7 +75,7 @@ def make_desks(
         return SharedDesk(desk, nodes) if nodes is not None and desk is not None else desk
 
     return {
-        ACCOUNTS: AccountsAsked(users, found),
+        ACCOUNTS: AccountsAsked(Accounts(users), found.settings.scram.iterations),
         TOKENS: TokensAsked(Path(found.settings.data_dir)),
         RULES: RulesAsked(broker.state),
         PIPELINE_RULES: PipelineRules(found.settings, service),

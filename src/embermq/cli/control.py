@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
 import typer
 
+from embermq.app.config import Settings
 from embermq.app.control import ControlClient, RemoteClient
 from embermq.app.errors import OptionError
 from embermq.cli.options import CaFile, ProfileName, TokenOf, Url, configuration, offer
 from embermq.cli.profiles import reached
-from embermq.cli.terminal import Told, tell
+from embermq.cli.terminal import Told, say_made, tell
 
 Do = TypeVar("Do", bound=Callable[..., Any])
 
@@ -52,13 +53,32 @@ FINDERS: dict[str, tuple[Any, object]] = {
 
 
 def broker_command(
-    app: typer.Typer, name: str, there: Callable[..., Told | list[str] | None] | None = None
+    app: typer.Typer,
+    name: str,
+    *,
+    here: Callable[[Settings], ControlClient] | None = None,
+    there: Callable[..., Told | list[str] | None] | None = None,
 ) -> Callable[[Do], Do]:
-    """A command whose first parameter is the running broker, or one elsewhere. With `there` it is the settings in
-    force, and `there` has a broker elsewhere in their place. It has the options that find the broker, and `--json` when
-    it returns Told; else it returns lines, or None when it has written them, perhaps as JSON, itself."""
+    """Add a command of this name, see `client_command`."""
 
     def register(do: Do) -> Do:
+        app.command(name)(client_command(here=here, there=there)(do))
+        return do
+
+    return register
+
+
+def client_command(
+    *,
+    here: Callable[[Settings], ControlClient] | None = None,
+    there: Callable[..., Told | list[str] | None] | None = None,
+) -> Callable[[Callable[..., Any]], Callable[..., None]]:
+    """A command whose first parameter is the running broker, or one elsewhere. With `here` no broker has to run: it is
+    what that makes of the settings in force. With `there` it is these settings, and `there` has a broker elsewhere in
+    their place. It has the options that find the broker, and `--json` when it returns Told; else it returns lines, or
+    None when it has written them, perhaps as JSON, itself."""
+
+    def shown(do: Callable[..., Any]) -> Callable[..., None]:
 
         def run(
             *,
@@ -72,26 +92,34 @@ def broker_command(
             as_json: bool = False,
             **given: Any,
         ) -> None:
-            missing: Collection[str] = ()
             if writes_json:
                 given["as_json"] = as_json
-            found = broker_elsewhere(profile, url, token_file, ca_file)
-            if found is None and there is not None:
-                told = do(configuration(config, assignments, data_dir).settings, **given)
-            else:
-                with found or running_broker(data_dir, config, assignments) as broker:
-                    told = (there or do)(broker, **given)
-                missing = broker.missing
-            if told is not None:
-                tell(told if isinstance(told, Told) else Told(None, told), as_json=as_json)
-            if missing:
-                slots = ", ".join(sorted(missing))
+            broker = broker_elsewhere(profile, url, token_file, ca_file)
+            directory = None
+            if broker is None and (here is not None or there is not None):
+                settings = configuration(config, assignments, data_dir).settings
+                if here is None:
+                    _tell(do(settings, **given), as_json=as_json)
+                    return
+                directory, broker = Path(settings.data_dir), here(settings)
+            was_there = directory is None or directory.exists()
+            with broker or running_broker(data_dir, config, assignments) as client:
+                told = (there or do)(client, **given)
+            _tell(told, as_json=as_json)
+            if not was_there and directory is not None and directory.exists():
+                say_made(directory)
+            if client.missing:
+                slots = ", ".join(sorted(client.missing))
                 typer.echo(
                     f"not all: no node has answered for what is of slot {slots} of the cluster", err=True
                 )
 
         writes_json = "as_json" in inspect.signature(do).parameters
-        app.command(name)(offer(run, do, FINDERS))
-        return do
+        return offer(run, do, FINDERS)
 
-    return register
+    return shown
+
+
+def _tell(told: Told | list[str] | None, *, as_json: bool) -> None:
+    if told is not None:
+        tell(told if isinstance(told, Told) else Told(None, told), as_json=as_json)

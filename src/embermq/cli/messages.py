@@ -67,7 +67,7 @@ def _show_elsewhere(
     _print(found, topic, after, raw=raw, as_json=as_json)
 
 
-@broker_command(app, "show", _show_elsewhere)
+@broker_command(app, "show", there=_show_elsewhere)
 def show(
     settings: Settings,
     *,
@@ -101,7 +101,7 @@ def _prune_elsewhere(
     )
 
 
-@broker_command(app, "prune", _prune_elsewhere)
+@broker_command(app, "prune", there=_prune_elsewhere)
 def prune(settings: Settings, *, older_than_hours: Hours, dry_run: DryRun = False, slot: Slot = None) -> Told:
     """Delete archived messages that are older, a few thousand at a time. The broker may be running."""
     from embermq.app.archive_desk import archive_of

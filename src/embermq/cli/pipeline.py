@@ -85,7 +85,7 @@ def _status_elsewhere(broker: ControlClient) -> Told:
     return _told(msgspec.convert(broker.read("/pipeline"), PipelineStatus))
 
 
-@broker_command(app, "status", _status_elsewhere)
+@broker_command(app, "status", there=_status_elsewhere)
 def status(settings: Settings) -> Told:
     """Show what every query does. State, position, lag, last batch and last error, also when the pipeline is down."""
     from embermq.app.pipeline_side import look_at_log

@@ -42,7 +42,7 @@ def _list_elsewhere(broker: ControlClient) -> Told:
     return Told(found, table([("rule", "to", "sql"), *rows], names=3))
 
 
-@broker_command(app, "list", _list_elsewhere)
+@broker_command(app, "list", there=_list_elsewhere)
 def list_rules(settings: Settings) -> Told:
     """Show the rules of the configuration, and those that were put."""
     from embermq.tools.rules import chosen

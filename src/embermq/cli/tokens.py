@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import sys
-import time
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import msgspec
 import typer
@@ -15,13 +13,9 @@ from embermq.admin.access import Scope
 from embermq.admin.access_values import MadeToken, TokenView
 from embermq.app.config import Settings
 from embermq.app.control import ControlClient
-from embermq.app.errors import OptionError, UserError
+from embermq.app.errors import OptionError
 from embermq.cli.control import broker_command
-from embermq.cli.terminal import Told, group, say_made, shown, table
-from embermq.model.moments import iso_s
-
-if TYPE_CHECKING:
-    from embermq.app.api_tokens import TokenFile
+from embermq.cli.terminal import Told, group, shown, table
 
 app = group("Tokens of the API: create, list, revoke.")
 
@@ -29,17 +23,16 @@ app = group("Tokens of the API: create, list, revoke.")
 Name = Annotated[str, typer.Argument(help="A name for the token.")]
 
 
-def _create_elsewhere(
-    broker: ControlClient, name: str, scope: Scope, expires: str, certificate: str
-) -> list[str]:
-    asked = {"name": name, "scope": scope.value, "expires": expires, "certificate": certificate}
-    made = msgspec.convert(broker.ask(ops.CREATE_TOKEN, **asked), MadeToken)
-    return [_made(made.token, certificate, scope)]
+def _here(settings: Settings) -> ControlClient:
+    """Tokens need no running broker."""
+    from embermq.app.directory_client import tokens_here
+
+    return tokens_here(settings)
 
 
-@broker_command(app, "create", _create_elsewhere)
+@broker_command(app, "create", here=_here)
 def create(
-    settings: Settings,
+    broker: ControlClient,
     name: Name,
     *,
     scope: Annotated[
@@ -63,53 +56,24 @@ def create(
             help="Make none: clients whose certificate proves this name need none (listeners https and grpcs).",
         ),
     ] = "",
-) -> None:
+) -> list[str]:
     """Make a token and print it, this once: only its hash is stored. From the first token on the API asks everybody for
     one, also programs on this machine; the embermq command needs none."""
-    from embermq.app.api_tokens import TokenFile, expires_ms_of
-    from embermq.app.audit_trail import command_recorded
+    from embermq.app.api_tokens import expires_ms_of
 
     try:
-        expires_ms = expires_ms_of(expires, time.time_ns() // 1_000_000)
+        expires_ms_of(expires, 0)
     except OptionError as error:
         raise OptionError(f"--{error}") from None
-    directory = Path(settings.data_dir)
-    is_new = not directory.exists()
-    about = {"name": name, "scope": scope.value, "expires": expires, "certificate": certificate}
-    with command_recorded(directory, "CreateToken", {key: value for key, value in about.items() if value}):
-        secret = TokenFile(directory).create(name, scope, expires_ms, certificate)
-    print(_made(secret, certificate, scope))
-    if is_new:
-        say_made(directory)
+    asked = {"name": name, "scope": scope.value, "expires": expires, "certificate": certificate}
+    made = msgspec.convert(broker.ask(ops.CREATE_TOKEN, **asked), MadeToken)
+    return [made.token or f"clients with the certificate name {shown(certificate)} may {scope.value}"]
 
 
-def _made(secret: str, certificate: str, scope: Scope) -> str:
-    return secret or f"clients with the certificate name {shown(certificate)} may {scope.value}"
-
-
-def _list_elsewhere(broker: ControlClient) -> Told:
-    return _listed(msgspec.convert(broker.ask(ops.LIST_TOKENS), list[TokenView]))
-
-
-@broker_command(app, "list", _list_elsewhere)
-def list_all(settings: Settings) -> Told:
+@broker_command(app, "list", here=_here)
+def list_all(broker: ControlClient) -> Told:
     """Show every token by name, without its secret."""
-    tokens, _ = _tokens(settings)
-    return _listed(
-        [
-            TokenView(
-                name=token.name,
-                scope=token.scope.value,
-                created=iso_s(token.created_ms),
-                expires=iso_s(token.expires_ms) if token.expires_ms else None,
-                certificate=token.certificate,
-            )
-            for _, token in sorted(tokens.all().items())
-        ]
-    )
-
-
-def _listed(tokens: list[TokenView]) -> Told:
+    tokens = msgspec.convert(broker.ask(ops.LIST_TOKENS), list[TokenView])
     cells = [
         tuple(
             shown(value or "-")
@@ -120,29 +84,10 @@ def _listed(tokens: list[TokenView]) -> Told:
     return Told(tokens, table([("name", "scope", "created", "expires", "certificate"), *cells], names=5))
 
 
-def _revoke_elsewhere(broker: ControlClient, name: str) -> list[str]:
-    broker.ask(ops.REVOKE_TOKEN, token=name)
-    return [f"revoked {name}"]
-
-
-@broker_command(app, "revoke", _revoke_elsewhere)
-def revoke(settings: Settings, name: Name) -> None:
+@broker_command(app, "revoke", here=_here)
+def revoke(broker: ControlClient, name: Name) -> list[str]:
     """Revoke a token. A running broker refuses it from the next request on."""
-    from embermq.app.audit_trail import command_recorded
-
-    tokens, directory = _tokens(settings)
-    with command_recorded(directory, "RevokeToken", {"token": name}):
-        tokens.revoke(name)
-    print(f"revoked {name}")
-    if not tokens.all():
+    broker.ask(ops.REVOKE_TOKEN, token=name)
+    if broker.is_this_process and not broker.ask(ops.LIST_TOKENS):
         print("no token is left: programs on this machine may use the API without one again", file=sys.stderr)
-
-
-def _tokens(settings: Settings) -> tuple[TokenFile, Path]:
-    """Those of a data directory that is there: an empty list of another one would say that nobody needs a token."""
-    from embermq.app.api_tokens import TokenFile
-
-    directory = Path(settings.data_dir)
-    if not directory.is_dir():
-        raise UserError(f"there is no data directory {directory}; name it with --data-dir")
-    return TokenFile(directory), directory
+    return [f"revoked {name}"]

@@ -10,21 +10,20 @@ from getpass import getpass
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import typer
 
-from embermq.admin.access_values import AccountView
+from embermq.admin import access_operations as ops
+from embermq.admin.access_values import AccountView, MadePassword
 from embermq.app.config import Settings
 from embermq.app.control import ControlClient
 from embermq.app.errors import OptionError, UserError
-from embermq.app.settings import SQLITE
 from embermq.app.settings import check_settings as check_stores
-from embermq.cli import users_elsewhere as elsewhere
 from embermq.cli.control import broker_command
 from embermq.cli.options import with_settings
-from embermq.cli.terminal import Told, group, say_made, shown, table
+from embermq.cli.terminal import Told, group, shown, table
 from embermq.model.amounts import counted
 from embermq.model.client_type import ClientType
-from embermq.model.moments import iso_s
 from embermq.ports.store_url import without_password
 
 app = group("Accounts: add, list, change, remove, import.")
@@ -56,21 +55,20 @@ Generate = Annotated[
 Replace = Annotated[
     bool, typer.Option("--replace", help="Overwrite accounts whose names are taken, instead of keeping them.")
 ]
-SEVERAL = "{} names: only --generate adds more than one account at a time"
 Name = Annotated[str, typer.Argument(help="The user name that the client sends.")]
 
 
-def _add_elsewhere(
-    broker: ControlClient, names: list[str], client_type: TypeOption, *, generate: bool, scram: bool
-) -> list[str]:
-    if len(names) > 1 and not generate:
-        raise OptionError(SEVERAL.format(len(names)))
-    return elsewhere.add(broker, names, client_type.value, None if generate else _read_password, scram=scram)
+def _here(settings: Settings) -> ControlClient:
+    """Accounts need no running broker."""
+    from embermq.app.directory_client import accounts_here
+
+    _note_elsewhere(settings)
+    return accounts_here(settings)
 
 
-@broker_command(app, "add", _add_elsewhere)
+@broker_command(app, "add", here=_here)
 def add(
-    settings: Settings,
+    broker: ControlClient,
     names: Annotated[
         list[str], typer.Argument(metavar="NAME...", help="The user name that the client sends.")
     ],
@@ -83,51 +81,41 @@ def add(
 
     With --generate it is made, for several names at once too: a line with name, tab and password for each.
     """
-    from embermq.app.accounts import accounts_of, check_name
+    _check_new(broker, names, generate=generate)
+    password = "" if generate else _read_password()
+    for name in names:
+        made = broker.ask(ops.ADD_ACCOUNT, name=name, type=client_type.value, scram=scram, password=password)
+        _tell_made(made, f"added {name} ({client_type.value}{', scram' if scram else ''})")
+
+
+def _check_new(broker: ControlClient, names: list[str], *, generate: bool) -> None:
+    """Before any is added. Raises OptionError, UserError."""
+    from embermq.app.accounts import check_name
 
     for name in names:
         check_name(name)
-    if len(names) > 1 and not generate:
-        raise OptionError(SEVERAL.format(len(names)))
-    _note_elsewhere(settings)
-    password = None if generate else _read_password()
-    is_new = settings.stores.static == SQLITE and not Path(settings.data_dir).exists()
-    kind, iterations = ClientType[client_type.name], settings.scram.iterations if scram else None
-    about = {"name": ", ".join(names), "type": client_type.value, "scram": scram}
-    with _recorded(settings, "AddAccount", about), accounts_of(settings, create=True) as accounts:
-        if password is None:
-            for name, made in accounts.add_generated(names, kind, scram_iterations=iterations):
-                print(f"{name}\t{made}")
-        else:
-            accounts.add(names[0], password, kind, scram_iterations=iterations)
-            print(f"added {names[0]} ({client_type.value}{', scram' if scram else ''})")
-    if is_new:
-        say_made(Path(settings.data_dir))
+    if len(names) == 1:
+        return
+    if not generate:
+        raise OptionError(f"{len(names)} names: only --generate adds more than one account at a time")
+    for number, name in enumerate(names):
+        if name in names[:number]:
+            raise UserError(f"the user {name!r} is named twice; nobody was added")
+    there = {one["name"] for one in broker.pages(ops.LIST_ACCOUNTS)}
+    for name in names:
+        if name in there:
+            raise UserError(f"there is a user {name!r} already")
 
 
-@broker_command(app, "list", lambda broker: _listed(elsewhere.all_accounts(broker)))
-def list_all(settings: Settings) -> Told:
+def _tell_made(answer: object, done: str) -> None:
+    made = msgspec.convert(answer, MadePassword)
+    print(done if made.password is msgspec.UNSET else f"{made.name}\t{made.password}")
+
+
+@broker_command(app, "list", here=_here)
+def list_all(broker: ControlClient) -> Told:
     """Show every account."""
-    from embermq.app.accounts import accounts_of
-
-    _note_elsewhere(settings)
-    with accounts_of(settings) as accounts:
-        users = accounts.all()
-    return _listed(
-        [
-            AccountView(
-                name=user.name,
-                type=user.client_type.name.lower(),
-                disabled=user.disabled,
-                scram=bool(user.scram),
-                created=iso_s(user.created_ms),
-            )
-            for user in users
-        ]
-    )
-
-
-def _listed(accounts: list[AccountView]) -> Told:
+    accounts = [msgspec.convert(one, AccountView) for one in broker.pages(ops.LIST_ACCOUNTS)]
     cells = [
         (
             shown(each.name),
@@ -141,59 +129,38 @@ def _listed(accounts: list[AccountView]) -> Told:
     return Told(accounts, table([("user", "type", "state", "scram", "created"), *cells], names=5))
 
 
-@broker_command(app, "remove", elsewhere.remove)
-def remove(settings: Settings, name: Name) -> None:
+@broker_command(app, "remove", here=_here)
+def remove(broker: ControlClient, name: Name) -> list[str]:
     """Remove an account. A running broker ends the connections that were opened with it."""
-    from embermq.app.accounts import accounts_of
-
-    _note_elsewhere(settings)
-    with _recorded(settings, "RemoveAccount", {"user": name}), accounts_of(settings) as accounts:
-        accounts.remove(name)
-    print(f"removed {name}")
+    broker.ask(ops.REMOVE_ACCOUNT, user=name)
+    return [f"removed {name}"]
 
 
-def _password_elsewhere(broker: ControlClient, name: str, *, generate: bool, scram: bool) -> list[str]:
-    return elsewhere.set_password(broker, name, None if generate else _read_password, scram=scram)
-
-
-@broker_command(app, "password", _password_elsewhere)
-def password(settings: Settings, name: Name, *, generate: Generate = False, scram: WithScram = False) -> None:
+@broker_command(app, "password", here=_here)
+def password(
+    broker: ControlClient, name: Name, *, generate: Generate = False, scram: WithScram = False
+) -> None:
     """Change a password. A running broker ends the connections that were opened with the old one.
 
     The password is asked for, or read as one line from standard input; with --generate it is made and shown.
     """
-    from embermq.app.accounts import accounts_of
-
-    _note_elsewhere(settings)
-    with accounts_of(settings) as accounts:
-        accounts.find(name)
-        given = None if generate else _read_password()
-        with _recorded(settings, "SetPassword", {"user": name}):
-            iterations = settings.scram.iterations
-            made = accounts.set_password(name, given, scram_iterations=iterations, scram=scram)
-    print(f"{name}\t{made}" if made else f"changed the password of {name}")
+    given = "" if generate else _read_password()
+    made = broker.ask(ops.SET_PASSWORD, user=name, password=given, scram=scram)
+    _tell_made(made, f"changed the password of {name}")
 
 
-@broker_command(app, "disable", elsewhere.disable)
-def disable(settings: Settings, name: Name) -> None:
+@broker_command(app, "disable", here=_here)
+def disable(broker: ControlClient, name: Name) -> list[str]:
     """Keep an account, but refuse its logins. A running broker ends its connections."""
-    from embermq.app.accounts import accounts_of
-
-    _note_elsewhere(settings)
-    with _recorded(settings, "DisableAccount", {"user": name}), accounts_of(settings) as accounts:
-        accounts.set_disabled(name, disabled=True)
-    print(f"disabled {name}")
+    broker.ask(ops.DISABLE_ACCOUNT, user=name)
+    return [f"disabled {name}"]
 
 
-@broker_command(app, "enable", elsewhere.enable)
-def enable(settings: Settings, name: Name) -> None:
+@broker_command(app, "enable", here=_here)
+def enable(broker: ControlClient, name: Name) -> list[str]:
     """Enable a disabled account."""
-    from embermq.app.accounts import accounts_of
-
-    _note_elsewhere(settings)
-    with _recorded(settings, "EnableAccount", {"user": name}), accounts_of(settings) as accounts:
-        accounts.set_disabled(name, disabled=False)
-    print(f"enabled {name}")
+    broker.ask(ops.ENABLE_ACCOUNT, user=name)
+    return [f"enabled {name}"]
 
 
 @app.command("import")
@@ -280,10 +247,15 @@ def _recorded(
     return command_recorded(Path(settings.data_dir), operation, about)
 
 
-def _read_password() -> bytes:
-    if not sys.stdin.isatty():
-        return sys.stdin.buffer.readline(128 * 1024).rstrip(b"\r\n")
-    password = getpass("Password: ")
-    if getpass("The same again: ") != password:
-        raise UserError("the two passwords differ; nothing was changed")
-    return password.encode(errors="surrogateescape")
+def _read_password() -> str:
+    """Bytes that are no UTF-8 as surrogates. Raises UserError."""
+    if sys.stdin.isatty():
+        password = getpass("Password: ")
+        if getpass("The same again: ") != password:
+            raise UserError("the two passwords differ; nothing was changed")
+    else:
+        line = sys.stdin.buffer.readline(128 * 1024).rstrip(b"\r\n")
+        password = line.decode(errors="surrogateescape")
+    if not password:  # which would have one made
+        raise UserError("the password is empty")
+    return password
