@@ -16,7 +16,6 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from importlib.abc import MetaPathFinder
 from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader, ModuleSpec
 from importlib.util import spec_from_file_location
 from pathlib import Path
@@ -50,7 +49,7 @@ class HotPath(NamedTuple):
     """Whether something was compiled that cannot be used: it does not fit the source any more, or cannot be loaded."""
 
 
-class _Finder(MetaPathFinder):
+class _Finder:
     def __init__(self, files: dict[str, Path]) -> None:
         self._files = files
 

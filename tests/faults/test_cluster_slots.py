@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import signal
-import subprocess
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -27,7 +26,7 @@ from tests.faults.cluster import (
     tell_without_a_log,
 )
 from tests.faults.fleet import V5
-from tests.support.broker_process import EMBERMQ, BrokerProcess
+from tests.support.broker_process import BrokerProcess
 from tests.support.etcd_server import EtcdServer
 from tests.support.forked_program import run_program
 from tests.support.kafka_server import KafkaServer
@@ -73,12 +72,7 @@ async def find_what_is_retained(found: list[BrokerProcess]) -> None:
 
 def operate(node: BrokerProcess, *words: str) -> tuple[str, str]:
     """What a command tells that asks this node, and what it warns of."""
-    done = subprocess.run(
-        [str(EMBERMQ), *words, "--data-dir", str(node.data_dir)],
-        capture_output=True,
-        text=True,
-        timeout=WAIT_S,
-    )
+    done = run_program(*words, "--data-dir", node.data_dir, timeout_s=WAIT_S)
     assert done.returncode == 0, done.stderr
     return done.stdout, done.stderr
 

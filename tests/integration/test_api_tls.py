@@ -8,14 +8,13 @@ import os
 import signal
 import socket
 import ssl
-import subprocess
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import grpc
 import pytest
-from tests.support.broker_process import EMBERMQ, BrokerProcess, free_port
+from tests.support.broker_process import BrokerProcess, free_port
 from tests.support.certificates import Authority
 from tests.support.forked_program import run_program
 from tests.support.rpc_client import RpcClient
@@ -149,15 +148,8 @@ def test_a_renewed_certificate_is_shown_after_sighup(broker: Broker) -> None:
 
 
 def test_off_loopback_it_wants_tls_or_a_word(tmp_path: Path) -> None:
-    words = [
-        str(EMBERMQ),
-        "check-config",
-        "--data-dir",
-        str(tmp_path),
-        "--set",
-        "listeners.http=0.0.0.0:8080",
-    ]
-    refused = subprocess.run(words, capture_output=True, text=True, timeout=ANSWER_S)
+    words = ["check-config", "--data-dir", tmp_path, "--set", "listeners.http=0.0.0.0:8080"]
+    refused = run_program(*words)
     assert refused.returncode == 2 and "listeners.https" in refused.stderr
     told = 'listener."0.0.0.0:8080".plaintext=true'
-    assert subprocess.run([*words, "--set", told], capture_output=True, timeout=ANSWER_S).returncode == 0
+    assert run_program(*words, "--set", told).returncode == 0

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
-from tests.support.broker_process import EMBERMQ, BrokerProcess
+from tests.support.broker_process import BrokerProcess
+from tests.support.forked_program import run_program
 from tests.support.queue_worker import queue_broker
 
 from embermq.mqtt.wire.version import ProtocolVersion
@@ -83,17 +82,10 @@ def test_the_queue_of_a_run_is_made_and_deleted_with_a_token(tmp_path: Path) -> 
     def bench(broker: BrokerProcess, **env: str) -> subprocess.CompletedProcess[str]:
         places = ["--port", str(broker.port), "--http-port", str(broker.http_port)]
         named = ["--token-from-env", "API_TOKEN"] if env else []
-        command = [sys.executable, "-m", "embermq", *words, *places, *named]
-        return subprocess.run(command, capture_output=True, text=True, timeout=60, env=os.environ | env)
+        return run_program(*words, *places, *named, environment=env)
 
     with BrokerProcess(tmp_path / "data") as own:
-        made = subprocess.run(
-            [EMBERMQ, "tokens", "create", "bench", "--scope", "admin", "--data-dir", own.data_dir],
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=60,
-        )
+        made = run_program("tokens", "create", "bench", "--scope", "admin", "--data-dir", own.data_dir)
         token = made.stdout.strip()
         without = bench(own)
         assert without.returncode == 2 and "status 401" in without.stderr
@@ -117,9 +109,7 @@ def test_a_queue_that_cannot_be_deleted_is_told(broker: BrokerProcess) -> None:
 def test_the_command_prints_json_for_machines(broker: BrokerProcess) -> None:
     words = ["bench", "queue", "--port", str(broker.port), "--count", "50", "--warmup", "0", "--json"]
     words += ["--publishers", "2", "--consumers", "1", "--window", "10", "--pid", f"broker={broker.pid}"]
-    done = subprocess.run(
-        [sys.executable, "-m", "embermq", *words], capture_output=True, text=True, timeout=60
-    )
+    done = run_program(*words)
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     assert report["distinct"] == report["acknowledged"] >= 50 and report["lost"] == 0

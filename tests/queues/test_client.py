@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import subprocess
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -12,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.broker_process import EMBERMQ, BrokerProcess
+from tests.support.broker_process import BrokerProcess
+from tests.support.forked_program import run_program
 from tests.support.queue_worker import queue_broker
 from tests.support.tcp_proxy import TcpProxy
 
@@ -438,8 +438,8 @@ def test_the_first_connection_has_to_succeed(broker: BrokerProcess) -> None:
 
 def test_a_client_whose_password_is_changed_ends_and_says_so(broker: BrokerProcess) -> None:
     def users(verb: str, password: str) -> None:
-        words = [str(EMBERMQ), "users", verb, "ann", "--data-dir", str(broker.data_dir)]
-        subprocess.run(words, input=f"{password}\n", text=True, check=True, timeout=60, capture_output=True)
+        done = run_program("users", verb, "ann", "--data-dir", broker.data_dir, stdin=f"{password}\n")
+        assert done.returncode == 0, done.stderr
 
     async def scenario() -> None:
         await asyncio.to_thread(users, "add", "old secret")

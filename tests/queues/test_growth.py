@@ -3,15 +3,15 @@ holds a queue back."""
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from tests.support.broker_process import EMBERMQ, BrokerProcess
+from tests.support.broker_process import BrokerProcess
 from tests.support.deep_queue import DeepQueues
+from tests.support.forked_program import run_program
 from tests.support.mqtt_client import run
 from tests.support.queue_worker import queue_broker, worker
 from tests.support.waiting import wait_until
@@ -48,9 +48,7 @@ def api(broker: BrokerProcess, method: str, path: str, **more: Any) -> httpx.Res
 
 
 def embermq(broker: BrokerProcess, *words: str, code: int = 0) -> str:
-    done = subprocess.run(
-        [EMBERMQ, *words, "--data-dir", str(broker.data_dir)], capture_output=True, text=True, timeout=60
-    )
+    done = run_program(*words, "--data-dir", broker.data_dir)
     assert done.returncode == code, done.stderr
     return done.stdout if code == 0 else done.stderr
 

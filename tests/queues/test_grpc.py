@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -13,7 +12,8 @@ import grpc
 import httpx
 import pytest
 from google.protobuf.json_format import MessageToDict
-from tests.support.broker_process import EMBERMQ, BrokerProcess, free_port
+from tests.support.broker_process import BrokerProcess, free_port
+from tests.support.forked_program import run_program
 from tests.support.mqtt_client import run
 from tests.support.queue_worker import queue_broker, worker
 from tests.support.rpc_client import RpcClient
@@ -88,8 +88,9 @@ def rest(broker: BrokerProcess, path: str) -> Any:
 
 
 def token(broker: BrokerProcess, name: str, scope: str) -> str:
-    words = [str(EMBERMQ), "tokens", "create", name, "--scope", scope, "--data-dir", str(broker.data_dir)]
-    return subprocess.run(words, capture_output=True, text=True, check=True, timeout=60).stdout.strip()
+    done = run_program("tokens", "create", name, "--scope", scope, "--data-dir", broker.data_dir)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
 
 
 @pytest.mark.promise("queues-41")

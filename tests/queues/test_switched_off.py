@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import httpx
 import pytest
-from tests.support.broker_process import EMBERMQ, BrokerProcess
+from tests.support.broker_process import BrokerProcess
+from tests.support.forked_program import run_program
 from tests.support.mqtt_client import MqttClient, run
 from tests.support.queue_worker import queue_broker, worker
 
@@ -44,9 +44,7 @@ async def subscribes(
 
 
 def embermq(broker: BrokerProcess, *words: str) -> str:
-    done = subprocess.run(
-        [EMBERMQ, *words, "--data-dir", str(broker.data_dir)], capture_output=True, text=True, timeout=60
-    )
+    done = run_program(*words, "--data-dir", broker.data_dir)
     assert done.returncode == 1
     return done.stderr
 

@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from functools import partial
 from heapq import nsmallest
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
@@ -47,7 +47,9 @@ from embermq.observability.settings import LoggingSettings
 from embermq.ports.errors import StoreError
 from embermq.ports.store_url import without_password
 from embermq.ports.users import User
-from embermq.sessions.state import BrokerState
+
+if TYPE_CHECKING:  # commands use the other desks
+    from embermq.sessions.state import BrokerState
 
 Answer = TypeVar("Answer")
 LEVEL = "logging.level"

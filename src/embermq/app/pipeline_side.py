@@ -15,13 +15,11 @@ from embermq.app.errors import StartError
 from embermq.app.extras import how_to_install, missing
 from embermq.app.settings import SQLITE
 from embermq.app.store_addresses import kafka_address
-from embermq.formats.kafka_record import record_bytes_max
 from embermq.pipeline import settings as bounds
 from embermq.pipeline.errors import PipelineError, PipelineSettingsError
 from embermq.pipeline.kafka_log import KafkaLog
 from embermq.pipeline.log_look import LogLook
 from embermq.pipeline.places import Places
-from embermq.pipeline.rejected import RejectedRecord, rejected_in_files, rejected_in_kafka
 from embermq.pipeline.rules.settings import query_of_rule
 from embermq.pipeline.settings import DriverSettings, check_settings, is_spark_installed
 
@@ -34,6 +32,7 @@ KEY = re.compile(rb"-----BEGIN ([A-Z ]*PRIVATE KEY)-----")
 
 if TYPE_CHECKING:
     from embermq.app.config import Settings
+    from embermq.pipeline.rejected import RejectedRecord
     from embermq.pipeline.sources.kafka_positions import KafkaPositions
 
 
@@ -131,6 +130,8 @@ def look_at_log(settings: Settings) -> LogLook | None:
 
 def rejected_records(settings: Settings, limit: int) -> Iterable[RejectedRecord]:
     """What dispatch could not use, at most so many of each partition. Raises PipelineError, StartError."""
+    from embermq.pipeline.rejected import rejected_in_files, rejected_in_kafka
+
     positions = _positions(settings)
     if positions is None:
         return rejected_in_files(Places(Path(settings.data_dir)), limit)
@@ -175,6 +176,8 @@ def _driver_settings(settings: Settings, address: KafkaAddress | None) -> Driver
 
 
 def _kafka_log(address: KafkaAddress, settings: Settings) -> KafkaLog:
+    from embermq.formats.kafka_record import record_bytes_max
+
     return KafkaLog(
         bootstrap=address.bootstrap,
         prefix=settings.kafka.prefix,

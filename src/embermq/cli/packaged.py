@@ -5,7 +5,6 @@ A package names the module of its command as an entry point. Nothing here import
 
 from __future__ import annotations
 
-from importlib.metadata import entry_points
 from types import ModuleType
 
 import typer
@@ -33,6 +32,8 @@ def add_module(app: typer.Typer, name: str, module: ModuleType) -> None:
 
 def add_packaged(app: typer.Typer, group: str) -> None:
     """Add the commands of one group; one that is not installed says which package it needs."""
+    from importlib.metadata import entry_points  # of every command only these need it
+
     found = {point.name: point for point in entry_points(group=group)}
     for name, package in PACKAGES[group].items():
         if name in found:

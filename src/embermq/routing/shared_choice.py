@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from binascii import crc32
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from embermq.routing.router import Receiver
+if TYPE_CHECKING:  # settings name the strategies
+    from embermq.routing.router import Receiver
 
 SharedStrategy = Literal["round-robin", "sticky-by-topic", "least-waiting"]
-May = Callable[[Receiver], bool]
-Choose = Callable[[Sequence[Receiver], int, str, May], Receiver | None]
+May = Callable[["Receiver"], bool]
+Choose = Callable[[Sequence["Receiver"], int, str, May], "Receiver | None"]
 """The receiver among these, at this turn, for this topic, of which this holds; None when it holds of none."""
 
 

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.support.forked_program import run_program
 
 from embermq import HOT_PATH, __version__
 from embermq.cli.main import COMMANDS, main
@@ -19,14 +20,7 @@ TIMEOUT_S = 60
 
 
 def typed(*words: str, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*EMBERMQ, *words],
-        input=stdin,
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        env={**os.environ, **environment},
-    )
+    return run_program(*words, stdin=stdin, environment=environment)
 
 
 def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import subprocess
-import sys
 import time
 from importlib.resources import files
 from pathlib import Path
 
 import pytest
+from tests.support.forked_program import run_program
 
 from embermq.cli.main import main
 
@@ -60,11 +59,9 @@ def test_a_range_goes_on_behind_its_offset_up_to_its_limit(
     data_dir: Path, after: int, limit: int, expected: int
 ) -> None:
     words = ["messages", "show", "--topic", "many", "--raw", "--after", str(after), "--limit", str(limit)]
-    done = subprocess.run(
-        [sys.executable, "-m", "embermq", *words, "--data-dir", data_dir], capture_output=True, timeout=60
-    )
+    done = run_program(*words, "--data-dir", data_dir)
     first = after - 99
-    assert done.stdout == b"".join(b"%d;" % number for number in range(first, first + expected))
+    assert done.stdout == "".join(f"{number};" for number in range(first, first + expected))
 
 
 def test_a_directory_without_an_archive_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -38,7 +38,7 @@ def test_a_command_that_is_not_installed_names_its_package(
     command: str,
     words: list[str],
 ) -> None:
-    monkeypatch.setattr(packaged, "entry_points", lambda **_: ())
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: ())
     app = new_app()
     app.callback()(lambda: None)
     packaged.add_packaged(app, group)
@@ -50,7 +50,7 @@ def test_a_command_that_is_not_installed_names_its_package(
 def test_the_others_are_listed_without_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(packaged, "entry_points", lambda **_: ())
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: ())
     assert main(["--help"]) == 0
     shown = capsys.readouterr().out
     assert "Not installed: it is in embermq-bench." in shown and "check-config" in shown

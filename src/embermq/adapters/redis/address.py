@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from embermq.formats.redis_layout import key_prefix
 from embermq.ports.store_address import OPTIONS, StoreAddress, address_fields
 from embermq.ports.store_url import split_url
 
@@ -30,6 +29,8 @@ class RedisAddress(StoreAddress, frozen=True):
     @property
     def prefix(self) -> str:
         """How all keys begin that are ours."""
+        from embermq.formats.redis_layout import key_prefix  # reading a URL takes no layout
+
         return key_prefix(self.slot)
 
 
