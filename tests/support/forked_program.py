@@ -54,8 +54,9 @@ class ForkedProgram:
         }
         self._answers, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         files = [theirs.fileno(), stdin.fileno(), stdout.fileno(), stderr.fileno()]
+        kind = "broker" if self.args[1:2] == ["run"] else "command"
         with theirs, _LOCK:
-            socket.send_fds(_seed(), [json.dumps(request).encode()], files)
+            socket.send_fds(_seed(kind), [json.dumps(request).encode()], files)
         self._answers.settimeout(FORKED_S)
         self.pid = self._answer()
         self._lock = threading.Lock()
@@ -127,12 +128,13 @@ def run_program(
 
 
 @cache
-def _seed() -> socket.socket:
-    """One for all that this process starts. It ends when nobody can ask it any more."""
+def _seed(kind: str) -> socket.socket:
+    """One for all brokers that this process starts, and one for all commands. It ends when nobody can ask it any
+    more."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         process = subprocess.Popen(
-            [sys.executable, "-P", str(SEED), str(theirs.fileno())],
+            [sys.executable, "-P", str(SEED), str(theirs.fileno()), kind],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             env=os.environ | {"PYTHONUNBUFFERED": "1"},

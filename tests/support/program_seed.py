@@ -3,26 +3,45 @@ the program from there on. Run as a script, by tests/support/forked_program.py."
 
 from __future__ import annotations
 
+import atexit
+import gc
 import json
 import os
 import selectors
 import socket
 import sys
+import threading
 from contextlib import suppress
+from importlib import import_module
 from types import ModuleType
+from typing import NoReturn
 
 REQUEST_BYTES_MAX = 131_072
 STDIO = 3
 
 
-def imported() -> tuple[ModuleType, ...]:
-    """What each broker of the tests needs, and no more: it must not have what its settings do not ask for."""
+def imported(is_broker: bool) -> tuple[ModuleType, ...]:
+    """What each broker of the tests needs, and no more: it must not have what its settings do not ask for. Or what
+    most commands need."""
+    if not is_broker:
+        import httpx
+
+        import embermq.app.directory_client as directory
+        import embermq.cli.main as program
+
+        commands = ("users", "tokens", "sessions", "queues", "audit", "bans")
+        return program, httpx, directory, *(import_module(program.COMMANDS[name]) for name in commands)
     import uvicorn.protocols.http.h11_impl as http
+    from starlette.routing import compile_path
 
     import embermq.admin.http as api
     import embermq.app.run as app
     import embermq.cli.main as entry
     import embermq.cli.run as command
+    from embermq.admin.operations import OPERATIONS
+
+    for path in (path for one in OPERATIONS for path in one.paths):
+        compile_path(path)  # Python keeps what it has compiled
 
     return entry, command, app, api, http
 
@@ -102,15 +121,31 @@ def become(request: dict[str, object], stdio: list[int]) -> list[str]:
     return words
 
 
-def main() -> int:
-    entry, *_ = imported()
+def main() -> None:
+    entry, *_ = imported(is_broker=sys.argv[2] == "broker")
+    # What all children have in common is looked through by none of them: to look is to have a copy of it.
+    gc.collect()
+    gc.freeze()
     words = Seed(socket.socket(fileno=int(sys.argv[1]))).serve()
     if words is None:
-        return 0
+        return
     sys.argv = words
-    code: int = entry.main()
-    return code
+    try:
+        code: int = entry.main()
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else 1
+    end(code)
+
+
+def end(code: int) -> NoReturn:
+    """As a program ends, but for what its modules hold: to take them apart is to have a copy of all they share."""
+    threading._shutdown()  # type: ignore[attr-defined]  # waits for what is not daemonic
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError, AttributeError):  # its reader has left, or there is none
+            stream.flush()
+    os._exit(code)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -8,6 +8,8 @@ import threading
 from pathlib import Path
 
 import pytest
+from argon2 import PasswordHasher
+from argon2.exceptions import VerifyMismatchError
 from tests.support.users_in_memory import UsersInMemory
 from tests.support.waiting import wait_for
 
@@ -178,6 +180,11 @@ def test_an_unknown_user_costs_as_much_as_a_wrong_password(username: str, passwo
 def test_the_hash_of_nobody_costs_what_a_user_costs() -> None:
     assert ANN.password_hash.split("$")[1:4] == HASHES._of_nobody.split("$")[1:4]
     assert ANN.password_hash.split("$")[1:4] == ["argon2id", "v=19", "m=19456,t=2,p=1"]
+    assert [len(part) for part in ANN.password_hash.split("$")] == [
+        len(part) for part in HASHES._of_nobody.split("$")
+    ]
+    with pytest.raises(VerifyMismatchError):  # computed and compared: one that cannot be read costs nothing
+        PasswordHasher().verify(HASHES._of_nobody, b"")
 
 
 def test_checks_are_bounded_and_the_loop_goes_on_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
