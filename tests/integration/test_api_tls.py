@@ -148,7 +148,7 @@ def test_a_renewed_certificate_is_shown_after_sighup(broker: Broker) -> None:
 
 
 def test_off_loopback_it_wants_tls_or_a_word(tmp_path: Path) -> None:
-    words = ["check-config", "--data-dir", tmp_path, "--set", "listeners.http=0.0.0.0:8080"]
+    words = ["check-config", "--data-dir", str(tmp_path), "--set", "listeners.http=0.0.0.0:8080"]
     refused = run_program(*words)
     assert refused.returncode == 2 and "listeners.https" in refused.stderr
     told = 'listener."0.0.0.0:8080".plaintext=true'
