@@ -7,10 +7,11 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import date, timedelta
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import deltalake
@@ -26,6 +27,7 @@ from tests.pipeline.lake import offsets_in, rows_in
 from tests.pipeline.log_writer import NOON_MS, LogWriter, record
 from tests.pipeline.queries import log_rows, rows_of
 from tests.support.seaweed import BUCKET, KEY, SECRET, SeaweedServer
+from tests.support.tcp_proxy import TcpProxy
 
 from embermq.cli.main import main
 from embermq.pipeline.driver_lock import lock_driver
@@ -255,6 +257,11 @@ def test_a_lake_that_was_removed_is_filled_anew(
     shutil.rmtree(places.lake)
     lake = opened(spark, places, lakes)
     assert (lake.positions(), lake.file.position()) == ({}, None)
+    write(lake, spark, places, 0, 5)
+    shutil.rmtree(places.lake)  # while somebody writes it
+    with pytest.raises(LakeError, match="the table was removed, or another one is in its place"):
+        write(lake, spark, places, 5, 10)
+    lake.open(spark, LOG_ID)
     write(lake, spark, places, 0, 10)
     assert offsets_in(places) == list(range(10))
 
@@ -432,10 +439,16 @@ def test_of_two_drivers_that_write_at_once_one_is_refused(
 
 
 @contextmanager
-def object_storage(spark: SparkSession, folder: Path, **options: str) -> Iterator[SeaweedServer]:
+def object_storage(
+    spark: SparkSession,
+    folder: Path,
+    options: Mapping[str, str] = MappingProxyType({}),
+    *,
+    is_open: bool = False,
+) -> Iterator[SeaweedServer]:
     """Where this session finds it."""
     hadoop: Any = spark._jsc.hadoopConfiguration()
-    with SeaweedServer(folder) as server:
+    with SeaweedServer(folder, is_open=is_open) as server:
         named = {
             "endpoint": server.endpoint,
             "path.style.access": "true",
@@ -454,6 +467,10 @@ def object_storage(spark: SparkSession, folder: Path, **options: str) -> Iterato
                 hadoop.unset(f"fs.s3a.{name}")
 
 
+def log_names(server: SeaweedServer) -> set[str]:
+    return {each.base_name for each in server.files().get_file_info(LOG_FILES)}
+
+
 @pytest.mark.in_faults
 @pytest.mark.promise("cluster-21")
 def test_a_commit_whose_number_is_taken_is_refused_by_the_storage(
@@ -461,11 +478,22 @@ def test_a_commit_whose_number_is_taken_is_refused_by_the_storage(
 ) -> None:
     """As the drivers of several slots write; without that they do not begin."""
     load_log_store(spark, tmp_path / "classes")
-    with object_storage(spark, tmp_path / "weak", **{"create.conditional.enabled": "false"}):
+    with object_storage(spark, tmp_path / "weak", {"create.conditional.enabled": "false"}):
         lakes.append(weak := Lake(f"s3a://{BUCKET}/lake", places, shared=True))
         with pytest.raises(Py4JJavaError, match="Conditional Writes Unavailable"):
             weak.open(spark, LOG_ID, [0])
         weak.close()
+    # Or it does not know the header, and says nothing.
+    with (
+        object_storage(spark, tmp_path / "deaf", is_open=True) as server,
+        TcpProxy(server.port, lambda sent: sent.replace(b"If-None-Match:", b"X-None-Match: ")) as proxy,
+    ):
+        spark._jsc.hadoopConfiguration().set("fs.s3a.endpoint", f"http://127.0.0.1:{proxy.port}")
+        lakes.append(deaf := Lake(f"s3a://{BUCKET}/lake", places, shared=True))
+        with pytest.raises(LakeError, match="overwrites what must not be there yet"):
+            deaf.open(spark, LOG_ID, [0])
+        assert log_names(server) == {f"{0:020}.json"}, "the table is there, nothing is left of the look"
+        deaf.close()
     with object_storage(spark, tmp_path / "strong") as server:
         lakes.append(strong := Lake(f"s3a://{BUCKET}/lake", places, shared=True))
         strong.open(spark, LOG_ID, [0])
@@ -476,8 +504,7 @@ def test_a_commit_whose_number_is_taken_is_refused_by_the_storage(
             jvm.embermq.ConditionalLogStore(conf).write(
                 commit, jvm.java.util.ArrayList().iterator(), False, conf
             )
-        names = {each.base_name for each in server.files().get_file_info(LOG_FILES)}
-        assert not [name for name in names if "embermq" in name], "nothing is left of the look"
+        assert not [name for name in log_names(server) if "embermq" in name], "nothing is left of the look"
         assert strong.table.version() == 0
 
 

@@ -18,15 +18,17 @@ SERVERS = ("master", "volume", "filer", "s3")
 
 
 class SeaweedServer(ServerProcess):
-    """One bucket, BUCKET, is there when it answers."""
+    """One bucket, BUCKET, is there when it answers. With `is_open` it asks for no login and looks at no signature."""
 
     name = "SeaweedFS"
     start_s = 60.0
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, is_open: bool = False) -> None:
         super().__init__(folder)
+        self._is_open = is_open
         self._ports = {name: (free_port(), free_port()) for name in SERVERS}
-        self.endpoint = f"http://127.0.0.1:{self._ports['s3'][0]}"
+        self.port = self._ports["s3"][0]
+        self.endpoint = f"http://127.0.0.1:{self.port}"
 
     def command(self) -> Sequence[str]:
         """See the base."""
@@ -42,7 +44,8 @@ class SeaweedServer(ServerProcess):
         return [
             str(Path(sys.executable).with_name("weed")),
             *("server", f"-dir={self.folder / 'data'}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-s3"),
-            *("-master.telemetry=false", "-s3.port.iceberg=0", "-s3.port.lance=0", f"-s3.config={config}"),
+            *("-master.telemetry=false", "-s3.port.iceberg=0", "-s3.port.lance=0"),
+            *(() if self._is_open else (f"-s3.config={config}",)),
             *("-master.volumeSizeLimitMB=64", "-volume.max=8", *ports),
         ]
 

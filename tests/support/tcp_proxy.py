@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import socket
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
 
 
 class TcpProxy:
-    """Passes bytes on to a port of 127.0.0.1, both ways, until it is told to `cut`."""
+    """Passes bytes on to a port of 127.0.0.1, both ways, until it is told to `cut`. `changed` makes others of them."""
 
-    def __init__(self, target_port: int) -> None:
+    def __init__(self, target_port: int, changed: Callable[[bytes], bytes] = bytes) -> None:
         self._target_port = target_port
+        self._changed = changed
         self._server = socket.create_server(("127.0.0.1", 0))
         self._lock = threading.Lock()
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
@@ -69,11 +71,10 @@ class TcpProxy:
                 for source, target in ((near, far), (far, near)):
                     threading.Thread(target=self._pass, args=(source, target), daemon=True).start()
 
-    @staticmethod
-    def _pass(source: socket.socket, target: socket.socket) -> None:
+    def _pass(self, source: socket.socket, target: socket.socket) -> None:
         with suppress(OSError):
             while data := source.recv(65_536):
-                target.sendall(data)
+                target.sendall(self._changed(data))
         with suppress(OSError):
             target.shutdown(socket.SHUT_WR)
         with source, suppress(OSError):

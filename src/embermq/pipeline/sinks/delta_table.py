@@ -141,6 +141,11 @@ class DeltaTable:
         transaction = log.startTransaction(none, none)
         # Having been asked for it, Delta refuses the commit when another one has moved it meanwhile.
         found = int(transaction.txnVersion(name))
+        if found < 0 <= known:
+            raise LakeError(
+                f"{self._place}: the table was removed, or another one is in its place: it begins anew, with what the "
+                "message log still has"
+            )
         if found != known:
             raise LakeError(
                 f"{self._place}: another driver has written up to {found}, where {known} was known"
