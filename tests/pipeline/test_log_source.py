@@ -24,7 +24,7 @@ from embermq.formats.log_record import (
 from embermq.mqtt.wire.properties import Properties
 from embermq.pipeline.places import Places
 from embermq.pipeline.schema import MISSING, Columns, record_schema
-from embermq.pipeline.sources.log_file import LogBounds, LogFile
+from embermq.pipeline.sources.log_file import Counted, LogBounds, LogFile
 from embermq.pipeline.sources.message_log import UNBOUNDED, offer
 from embermq.pipeline.sources.pace import Offer, Pace
 from embermq.pipeline.sources.record_rows import read_rows
@@ -76,6 +76,16 @@ def test_a_batch_is_bounded_in_records_and_in_bytes(log: LogWriter) -> None:
     assert file.bounded_end(0, 1_000, size * 3) == 15
     assert file.bounded_end(0, 1_000, 1) == 5, "one batch of the log is always taken"
     assert file.bounded_end(50, 10, UNBOUNDED) == 50
+
+
+@pytest.mark.promise("pipeline-7")
+def test_a_batch_ends_where_it_would_if_all_of_it_were_counted_at_each_look(log: LogWriter) -> None:
+    counted, file, size = Counted(), LogFile(log.path), len(record())
+    for number in range(40):
+        log.append([record()] * (number % 4 + 1))
+        for start in (0, 30) if number == 20 else (30,) if number > 20 else (0,):
+            limits = 45, 50 * size
+            assert file.bounded_end(start, *limits, counted) == file.bounded_end(start, *limits)
 
 
 def test_one_record_a_tick_is_bounded_too(log: LogWriter) -> None:
@@ -239,7 +249,7 @@ def test_bodies_too_large_for_one_batch_are_a_full_batch(log: LogWriter) -> None
     for _ in range(3):
         log.append([record(payload=b"x" * 1_000)])
     file = LogFile(log.path)
-    assert offer(file, 0, ReadMaxRows(100), 5_000) == Offer(True, False)
-    assert offer(file, 0, ReadMaxRows(100), 2_000) == Offer(True, True)
-    assert offer(file, 0, ReadMaxRows(3), 5_000) == Offer(True, True)
-    assert offer(file, 3, ReadMaxRows(3), 5_000) == Offer(False, True)
+    assert offer(file, 0, ReadMaxRows(100), 5_000, Counted()) == Offer(True, False)
+    assert offer(file, 0, ReadMaxRows(100), 2_000, Counted()) == Offer(True, True)
+    assert offer(file, 0, ReadMaxRows(3), 5_000, Counted()) == Offer(True, True)
+    assert offer(file, 3, ReadMaxRows(3), 5_000, Counted()) == Offer(False, True)

@@ -147,7 +147,11 @@ class Driver:
             keeper.start()
         self._keepers = [*keepers]
         if parts:
-            log = self._bulk_log(self._settings, spark)
+            settings = self._settings
+            if not any(isinstance(part, RuleKind) for part in parts):  # whose rows come into this process
+                records_max = settings.bulk_records_per_batch
+                settings = msgspec.structs.replace(settings, max_records_per_batch=records_max)
+            log = self._bulk_log(settings, spark)
             bulk = Bulk(parts, setup, log, spark, self._stopping, turns=turns)
             bulk.start()
             self._keepers += bulk.feeds

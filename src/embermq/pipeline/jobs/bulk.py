@@ -304,6 +304,7 @@ class Bulk:
         self._threads.shutdown()
         for feed in self.feeds:
             feed.close()
+        self._log.close()
 
     def _run(self) -> None:
         self._turns.take(self._turn, self._stopping)

@@ -15,7 +15,7 @@ from embermq.pipeline.places import Places
 from embermq.pipeline.schema import PARTITION, traffic_schema
 from embermq.pipeline.settings import DriverSettings
 from embermq.pipeline.sources import message_log
-from embermq.pipeline.sources.log_file import LogFile, embedded_log_id
+from embermq.pipeline.sources.log_file import Counted, LogFile, embedded_log_id
 from embermq.pipeline.sources.receipts import ReceiptFile
 
 
@@ -73,6 +73,10 @@ class BulkLog(ABC):
     def publish(self, query: str, positions: Positions) -> None:
         """Say that every record below has had its effect."""
 
+    def close(self) -> None:
+        """Nobody looks any more."""
+        return
+
 
 class EmbeddedLog(BulkLog):
     """The segment files beside the driver."""
@@ -83,12 +87,14 @@ class EmbeddedLog(BulkLog):
         self._settings = settings
         self._places = places
         self._spark = spark
+        self._log = LogFile(places.log)
+        """The loop's."""
+        self._counted = Counted()
         self._end: int | None = None
         """None while there is no log."""
 
     def look(self) -> None:
-        with closing(LogFile(self._places.log)) as log:
-            found = log.bounds()
+        found = self._log.bounds()
         self._end = None if found is None else found.end
         self.bounds = {PARTITION: Bounds(0, 0) if found is None else Bounds(found.first, found.end)}
 
@@ -110,8 +116,8 @@ class EmbeddedLog(BulkLog):
 
     def bounded(self, starts: Positions, ends: Positions) -> dict[int, int]:
         settings, start = self._settings, starts[PARTITION]
-        with closing(LogFile(self._places.log)) as log:
-            end = log.bounded_end(start, settings.max_records_per_batch, settings.max_bytes_per_batch)
+        most = settings.max_records_per_batch, settings.max_bytes_per_batch
+        end = self._log.bounded_end(start, *most, self._counted)
         return {PARTITION: min(end, ends[PARTITION])}
 
     def read(self, begin: Positions, end: Positions) -> DataFrame:
@@ -134,6 +140,9 @@ class EmbeddedLog(BulkLog):
 
     def publish(self, query: str, positions: Positions) -> None:
         """The files of the sinks say it."""
+
+    def close(self) -> None:
+        self._log.close()
 
     def _read(self, **options: str) -> DataFrame:
         source = self._spark.read.format(message_log.FORMAT).options(

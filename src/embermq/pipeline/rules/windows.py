@@ -96,6 +96,9 @@ class WindowLog(BulkLog):
     def publish(self, query: str, positions: Positions) -> None:
         self.real.publish(query, positions)
 
+    def close(self) -> None:
+        self.real.close()
+
 
 class WindowPart(RulePart):
     """See the module. Its number of a row is the end of the window, in seconds, times ROWS_MAX, and which row it is."""

@@ -101,6 +101,15 @@ def embedded_log_id(path: Path) -> int:
         return broker.log_identity()
 
 
+class Counted(Struct):
+    """What a batch from `start` on has of frames below `at`: asked again, only what has come since is looked at."""
+
+    start: int = -1
+    at: int = 0
+    records: int = 0
+    data_bytes: int = 0
+
+
 class LogFile:
     """Reads the segment files of the log in `folder`. A missing or empty folder means that there is no data yet.
 
@@ -148,39 +157,35 @@ class LogFile:
         """The first offset that was committed at that time or later; the end when none was."""
         return self._reader.offset_at(time_ms)
 
-    def bounded_end(self, start: int, records_max: int, bytes_max: int) -> int:
-        """Where a batch from `start` ends: at most `records_max` records and about `bytes_max` of bodies.
+    def bounded_end(
+        self, start: int, records_max: int, bytes_max: int, counted: Counted | None = None
+    ) -> int:
+        """Where a batch from `start` ends: at most `records_max` records and about `bytes_max` of bodies. `counted` is
+        the same object each time that it is asked of one reading.
 
         A gap in the offsets counts no records. At least one record is taken when there is one.
         """
         end = self.end()
         if end is None or end <= start:
             return start
-        records = size = 0
-        bounded = start
-        for frame in self._reader.frames(start):
+        if counted is None or counted.start != start:
+            counted = counted or Counted()
+            counted.start = counted.at = start
+            counted.records = counted.data_bytes = 0
+        for frame in self._reader.frames(counted.at):
             head = frame.head
             begin = max(start, head.base_offset)
             count = head.end_offset - begin
-            if records and size + head.body_bytes > bytes_max:
+            if counted.records and counted.data_bytes + head.body_bytes > bytes_max:
                 return begin
-            if records + count > records_max:
-                return begin + records_max - records
-            records += count
-            size += head.body_bytes
-            bounded = begin + count
-            if records == records_max:
-                return bounded
-        return bounded if records else end
-
-    def size_exceeds(self, start: int, bytes_max: int) -> bool:
-        """Whether the bodies from `start` on are more than a batch may take."""
-        size = 0
-        for frame in self._reader.frames(start):
-            size += frame.head.body_bytes
-            if size > bytes_max:
-                return True
-        return False
+            if counted.records + count > records_max:
+                return begin + records_max - counted.records
+            counted.records += count
+            counted.data_bytes += head.body_bytes
+            counted.at = begin + count
+            if counted.records == records_max:
+                break
+        return counted.at if counted.records else end
 
     def split(self, start: int, end: int, pieces: int) -> list[tuple[int, int]]:
         """Cut [start, end) into at most `pieces` ranges, at frames of the log where there are any inside."""

@@ -15,7 +15,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTri
 from pyspark.sql.types import StructType
 
 from embermq.pipeline.schema import Columns, record_schema
-from embermq.pipeline.sources.log_file import LogFile
+from embermq.pipeline.sources.log_file import Counted, LogFile
 from embermq.pipeline.sources.pace import Offer, Pace
 from embermq.pipeline.sources.probe import (
     PROBE_OFFSET,
@@ -62,19 +62,19 @@ class MessageLogSource(DataSource):
         return _LogStreamReader(dict(self.options), schema)
 
 
-def end_within(log: LogFile, position: int, limit: ReadLimit, bytes_max: int) -> int:
+def end_within(log: LogFile, position: int, limit: ReadLimit, bytes_max: int, counted: Counted) -> int:
     """Where a batch from `position` ends: without a limit at the end of the log, else also bounded in bytes."""
     if isinstance(limit, ReadMaxRows):
-        return log.bounded_end(position, limit.max_rows, bytes_max)
+        return log.bounded_end(position, limit.max_rows, bytes_max, counted)
     return max(position, log.end() or 0)
 
 
-def offer(log: LogFile, position: int, limit: ReadLimit, bytes_max: int) -> Offer:
+def offer(log: LogFile, position: int, limit: ReadLimit, bytes_max: int, counted: Counted) -> Offer:
     """What the log holds for a batch from `position` on."""
     end = log.end() or 0
     if end <= position or not isinstance(limit, ReadMaxRows):
         return Offer(has_data=end > position, is_full=True)
-    is_full = end - position >= limit.max_rows or log.size_exceeds(position, bytes_max)
+    is_full = end - position >= limit.max_rows or end_within(log, position, limit, bytes_max, counted) < end
     return Offer(has_data=True, is_full=is_full)
 
 
@@ -151,6 +151,7 @@ class _LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._records_max = int(options.get("records_max", 50_000))
         self._bytes_max = int(options.get("bytes_max", 32 * 1024 * 1024))
         self._pace = Pace(options)
+        self._counted = Counted()
         self._ceiling = UNBOUNDED
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802
@@ -169,10 +170,10 @@ class _LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return behind_probe(start)
         position = start[_PARTITION]
         if self._ceiling == UNBOUNDED and not self._pace.wait(
-            lambda: offer(self._log, position, limit, self._bytes_max)
+            lambda: offer(self._log, position, limit, self._bytes_max, self._counted)
         ):
             return start
-        end = end_within(self._log, position, limit, self._bytes_max)
+        end = end_within(self._log, position, limit, self._bytes_max, self._counted)
         return {_PARTITION: max(position, min(end, self._ceiling)), **carried(start)}
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
