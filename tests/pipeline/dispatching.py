@@ -23,6 +23,7 @@ def setup_of(
     target_wait_ms: int = 2_000,
     producer_bytes_max: int = 64 * 1024 * 1024,
     sessions: SessionTopics | None = None,
+    rest: tuple[float, int] = (120.0, 30),
 ) -> JobSetup:
     settings = DriverSettings(
         queries=("dispatch",),
@@ -30,6 +31,8 @@ def setup_of(
         producer_bytes_max=producer_bytes_max,
         backoff_first_ms=1,
         mode=mode,
+        rest_after_s=rest[0],
+        rest_batch_s=rest[1],
     )
     return JobSetup(settings, places, KafkaSide(log.positions, sessions or EveryLogWanted(log.positions)))
 

@@ -91,6 +91,30 @@ def test_both_modes_and_the_embedded_log_give_the_same_application_logs(
                 assert numbers == sorted(numbers), "the order of a topic is that of the log"
 
 
+@pytest.mark.timeout(1_300)
+@pytest.mark.in_faults
+@pytest.mark.promise("pipeline-6")
+def test_what_comes_after_a_rest_is_carried_at_once_and_once(
+    spark: SparkSession, places: Places, kafka_log: LogInKafka
+) -> None:
+    """Within a batch that is long, since nothing came; then batches are short again. Neither is a failure."""
+    log = kafka_log.log("rested")
+    setup = setup_of(kafka_log, places, rest=(1.0, 60))
+    with Running(spark, setup) as keeper:
+
+        def has_batches_of(seconds: int) -> bool:
+            return isinstance(keeper.job, KafkaDispatch) and keeper.job._batch_s == seconds
+
+        wait_until(lambda: has_batches_of(setup.settings.rest_batch_s), START_S, "it rests", poll_s=0.1)
+        kafka_log.append([record(payload=b"soon", stamps=(Stamp(log, 1, 1),))])
+        wait_until(lambda: kafka_log.count(log) > 0, START_S, "it is there", poll_s=0.1)
+        assert has_batches_of(setup.settings.rest_batch_s), "and its batch goes on"
+        wait_until(lambda: has_batches_of(setup.settings.realtime_batch_s), START_S, "it ends", poll_s=0.1)
+        kafka_log.wait_for_progress("dispatch")
+        assert keeper.report().restarts == 0 and keeper.report().state == "running"
+    assert payloads(kafka_log, log) == [b"soon"]
+
+
 @pytest.mark.timeout(400)
 @pytest.mark.promise("pipeline-14", "application-2")
 def test_a_record_for_a_log_that_is_missing_holds_nothing_up_for_long(

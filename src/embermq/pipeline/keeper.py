@@ -120,6 +120,8 @@ class Keeper:
                 if not has_begun and job.has_begun(query):
                     has_begun, self._state = True, "running"
                     self._turns.leave(name)
+                if has_begun and job.begins_anew():
+                    return
         finally:
             if not self._stopping.is_set():
                 _stop_quietly(query.stop)

@@ -112,6 +112,9 @@ class DriverSettings(PipelineSettings, frozen=True, kw_only=True, forbid_unknown
     """Records on their way to application logs in Kafka, for each task; never less than the largest message."""
     max_records_per_batch: int = 50_000
     """Records of the message log read for one batch."""
+    bulk_records_per_batch: int = 150_000
+    """The same of archive, lake and traffic, which keep them on disk: so many come in `bulk_trigger_ms` at 5,000 a
+    second, and each batch costs CPU however many it has."""
     max_bytes_per_batch: int = 32 * 1024 * 1024
     """Bodies read for one batch. One tick of the embedded log is always read, however large. On Kafka archive, lake and
     traffic go by the mean of the batch before; dispatch has no such limit, since it collects no records."""
@@ -126,6 +129,10 @@ class DriverSettings(PipelineSettings, frozen=True, kw_only=True, forbid_unknown
     realtime_batch_s: int = 5
     """Length of a batch in real-time mode, the shortest that Spark takes: records go on at once, progress is written at
     its end. Longer ones repeat more after a kill, and have fewer spikes of latency, one at each end."""
+    rest_after_s: float = 120.0
+    """When nothing has come for so long, batches of real-time mode have the length `rest_batch_s` until one has a
+    record: each costs CPU, whether it has one or not."""
+    rest_batch_s: int = 30
     rule_trigger_ms: int = 1_000
     """From the start of one batch of a rule to the start of the next."""
     rule_timeout_s: float = 60.0

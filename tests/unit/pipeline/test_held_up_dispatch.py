@@ -14,7 +14,7 @@ from embermq.pipeline.jobs.query_job import JobSetup, KafkaSide
 from embermq.pipeline.kafka_log import KafkaLog
 from embermq.pipeline.log_look import Bounds
 from embermq.pipeline.places import Places
-from embermq.pipeline.settings import DriverSettings
+from embermq.pipeline.settings import DriverSettings, Mode
 
 END = 100
 
@@ -47,19 +47,21 @@ class Kafka:
 class Runs:
     """Of dispatch, by the clock of the test."""
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, mode: Mode = "microbatch") -> None:
         self.kafka = Kafka()
         positions: Any = self.kafka
         topics: Any = None
-        setup = JobSetup(DriverSettings(mode="microbatch"), Places(folder), KafkaSide(positions, topics))
-        self.job = KafkaDispatch(setup)
-        self.now_s = 0.0
+        setup = JobSetup(DriverSettings(mode=mode), Places(folder), KafkaSide(positions, topics))
+        self.now_s, self.records = 0.0, 1
         self.ends: dict[int, int] = {}
         """Of the newest batch of a run, if there is one."""
         monkeypatch.setattr(
             kafka_dispatch, "time", SimpleNamespace(monotonic=lambda: self.now_s, time_ns=lambda: 0)
         )
-        monkeypatch.setattr(kafka_dispatch, "source_end", lambda *_: (self.ends, 1, 1) if self.ends else None)
+        monkeypatch.setattr(
+            kafka_dispatch, "source_end", lambda *_: (self.ends, self.records, 1) if self.ends else None
+        )
+        self.job = KafkaDispatch(setup)
         monkeypatch.setattr(self.job, "_look_after_logs", lambda: None)
         monkeypatch.setattr(self.job._limits, "have_changed", lambda: False)
         monkeypatch.setattr(self.job, "_started", lambda *_: object())
@@ -132,3 +134,23 @@ def test_a_log_that_ends_with_the_end_of_a_transaction_holds_up_nobody(
         runs.look(11, END - 1)
     with pytest.raises(PipelineError, match="held up"):
         runs.look(11, END - 1)
+
+
+def test_batches_are_longer_while_nothing_comes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looks are a second apart. What a batch has shown counts until the next one shows something else."""
+    runs = Runs(tmp_path, monkeypatch, "realtime")
+    rests_s = int(DriverSettings().rest_after_s)
+    runs.look(1, END)
+    runs.records = 0
+    begun = []
+    for second in range(rests_s + 10):
+        runs.look(1, END)
+        if runs.job.begins_anew():
+            begun.append(second)
+            runs.start()
+    assert begun == [rests_s] and runs.job._batch_s == DriverSettings().rest_batch_s
+    runs.records = 1
+    runs.look(1, END + 1)
+    assert runs.job.begins_anew() and runs.job._batch_s == DriverSettings().realtime_batch_s
+    runs.look(1, END + 1)
+    assert not runs.job.begins_anew()

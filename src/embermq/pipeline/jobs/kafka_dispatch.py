@@ -87,6 +87,9 @@ class KafkaDispatch(QueryJob):
         """Published: below these everything has had its effect."""
         self._lock = threading.Lock()
         self.mode = chosen_mode(self.settings)
+        self._batch_s = self.settings.realtime_batch_s
+        self._busy_s = time.monotonic()
+        """When a batch had a record last."""
         self._query: StreamingQuery | None = None
         self._gone: dict[str, tuple[int, Positions]] = {}
         self._there: set[str] = set()
@@ -169,7 +172,7 @@ class KafkaDispatch(QueryJob):
         writer = rows.writeStream.format("kafka").options(**options).outputMode("update")
         if self.mode == "realtime":
             self._check_slots(spark)
-            options = {"realTime": f"{self.settings.realtime_batch_s} seconds"}
+            options = {"realTime": f"{self._batch_s} seconds"}
             return writer.trigger(**options)
         return writer.trigger(processingTime=f"{self.settings.dispatch_trigger_ms} milliseconds")
 
@@ -217,6 +220,8 @@ class KafkaDispatch(QueryJob):
             source_end(self._query, self.kafka.positions.kafka.log_topic) if self._query is not None else None
         )
         has_done = found is not None and found[0] != self._ends
+        if found is not None and found[1]:
+            self._busy_s = time.monotonic()
         # Before it says so: a log that has got something and is deleted then is known to have been there.
         looks = has_done or time.monotonic() >= self._look_s
         if looks:
@@ -234,6 +239,13 @@ class KafkaDispatch(QueryJob):
             self.totals = {**self.totals, "records": self._records}
         if looks and self._limits.have_changed():
             raise PipelineError(_ANEW)
+
+    def begins_anew(self) -> bool:
+        """Whether batches get another length. What the batch that is ended has carried comes again; readers know it."""
+        settings, before = self.settings, self._batch_s
+        has_rest = time.monotonic() - self._busy_s > settings.rest_after_s
+        self._batch_s = settings.rest_batch_s if has_rest else settings.realtime_batch_s
+        return self.mode == "realtime" and self._batch_s != before
 
     def _look_after_logs(self) -> None:
         """A log that was there and is not: what a producer holds for it waits, and the end of the batch with it. Made
@@ -300,7 +312,7 @@ class KafkaDispatch(QueryJob):
             self._standstill.look_s = now_s + PROGRESS_S
         self._count_rejected()
         waiting = behind(bounds, self._at)
-        batch_s = self.settings.realtime_batch_s if self.mode == "realtime" else 0
+        batch_s = self._batch_s if self.mode == "realtime" else 0
         self._look_at_leaders(now_s, without_leader, waiting, batch_s)
         if held_s := self._standstill.too_long_s(now_s, waiting, batch_s, HELD_UP_S):
             raise PipelineError(

@@ -68,6 +68,10 @@ class QueryJob(ABC):
     def upkeep(self, now_ms: int) -> None:
         """Once a second while the query runs; what it raises ends the query."""
 
+    def begins_anew(self) -> bool:
+        """Whether the query is to be started again, asked behind each `upkeep`: that is no failure."""
+        return False
+
     @abstractmethod
     def quiesce(self, timeout_s: float) -> None:
         """Wait until no batch is being written, and let none begin."""
