@@ -204,7 +204,7 @@ def has_rules(node: BrokerProcess) -> bool:
 
 @pytest.mark.promise("cluster-21")
 @pytest.mark.in_faults
-@pytest.mark.timeout(1_500)
+@pytest.mark.timeout(2_400)
 def test_rules_see_once_what_clients_of_all_slots_publish_also_when_a_node_is_killed(
     etcd: EtcdServer,
     servers: dict[str, object],
@@ -252,7 +252,8 @@ def test_rules_see_once_what_clients_of_all_slots_publish_also_when_a_node_is_ki
         def left() -> str:
             return differences(readers, everything)
 
-        await wait_for(lambda: not left(), 2 * SPARK_S, left)  # after the start of Spark
+        await wait_for(partial(has_rules, spare), 3 * SPARK_S, "rules run there")
+        await wait_for(lambda: not left(), 2 * SPARK_S, left)
         wanted = sorted((f"cars/{home}", number) for home in range(SLOTS) for number in range(AWAY + THERE))
 
         def is_there() -> bool:
@@ -264,7 +265,7 @@ def test_rules_see_once_what_clients_of_all_slots_publish_also_when_a_node_is_ki
         assert not left(), "and nothing twice"
 
     with nodes(etcd, servers | OWN | settings, tmp_path, spare=True, pipeline=True, queues={}) as found:
-        run(scenario(found), 1_400)
+        run(scenario(found), 2_300)
     postgres.drop(database)
 
 
