@@ -153,6 +153,9 @@ class HeldSessions(StateWriter, DeviceQueue, SessionStore):
     def _apply(self, writes: SessionWrites, base_offset: int) -> None:
         self._tables.device.gather(writes, self._floor)
         self._tables.device.write(self._floor)
+        self._tables.received.gather(writes)
+        self._tables.received.forget(writes.deleted_sessions)
+        self._tables.received.write()
         apply_session_writes(self.connection, writes, base_offset)
 
     def _numbered(self, row: QueueRow) -> QueueRow:

@@ -21,8 +21,12 @@ class DamagedRecords:
         try:
             return decode_record(record)
         except RecordError as error:
-            self.note(f"{place}, topic {readable_topic(record) or 'unreadable'}: {error}")
+            self.refuse(record, place, error)
             return None
+
+    def refuse(self, record: bytes, place: str, error: RecordError) -> None:
+        """One that could not be decoded; `place` as for `decode`."""
+        self.note(f"{place}, topic {readable_topic(record) or 'unreadable'}: {error}")
 
     def note(self, what: str) -> None:
         """One more, found by somebody else."""

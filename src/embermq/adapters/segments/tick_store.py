@@ -51,7 +51,7 @@ from embermq.ports.checkpoint import Checkpoint, CheckpointPosition
 from embermq.ports.errors import StoreError, StoreFull
 from embermq.ports.tick_store import Logged, Receipt, TickStore
 
-CHECKPOINT_S = 0.25
+CHECKPOINT_S = 1.0
 CHECKPOINT_BYTES = 16 * 1024 * 1024
 """The checkpoint is so long, or so many bytes of state, behind at most: it is what a start applies again."""
 STUCK_S = 1.0

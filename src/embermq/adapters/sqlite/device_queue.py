@@ -111,5 +111,6 @@ def _by_mark(rows: Iterable[tuple[int, int]]) -> dict[int, set[int]]:
 
 
 def _row(row: tuple[int, int, int, int, int, int, int, bytes, bytes]) -> QueueRow:
-    identifiers = struct.unpack(f">{len(row[7]) // 4}I", row[7])
-    return QueueRow(row[0], row[1], row[2], row[3], row[4], row[5], row[6], identifiers, row[8])
+    generation, seq, offset, packet_id, state, flags, expires_ms, packed, record = row
+    identifiers = struct.unpack(f">{len(packed) // 4}I", packed) if packed else ()
+    return QueueRow(generation, seq, offset, packet_id, state, flags, expires_ms, identifiers, record)

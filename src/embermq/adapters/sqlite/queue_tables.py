@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from embermq.adapters.sqlite.connection import Now, wall_ms
 from embermq.adapters.sqlite.queue_rows import (
@@ -13,7 +13,7 @@ from embermq.adapters.sqlite.queue_rows import (
     to_attempts_column,
     to_entry_columns,
 )
-from embermq.model.queue_rows import DelayedRow, QueueWrites
+from embermq.model.queue_rows import DelayedRow, EntryRow, GroupMark, QueueWrites
 from embermq.ports.checkpoint import ReadRecords
 
 SWEPT_MAX = 1_000
@@ -22,7 +22,7 @@ SWEPT_MARKS_MAX = 5_000
 """Marks that one tick looks through for those of a group that was removed."""
 
 GATHERED_MAX = 4_000
-"""Changes of entries that gather at most: writing them is some 20 ms of work."""
+"""Entries that gather at most, marks of them, and entries of the table that go: writing them is some 20 ms of work."""
 COPIED_MAX = 2_000
 """Records that one tick copies out of the log before it is trimmed."""
 
@@ -53,6 +53,9 @@ SELECT MAX(sequence), COUNT(*) FROM (
 )
 """
 
+EntryKey = tuple[int, int]
+"""Queue and sequence."""
+
 
 class QueueTables:
     """Works inside the caller's transactions."""
@@ -68,16 +71,25 @@ class QueueTables:
         """Whether `sweep` has something to do."""
         self._has_keys = any(key != name_of_group(key) for (key,) in run("SELECT name FROM queue_group"))
         """Whether there may be groups whose key is not their name. Asked each time, since a tick may be taken back."""
-        self._gathered: list[tuple[QueueWrites, int]] = []
-        """Ticks whose entries are not written yet, each with the offset of its first record."""
+        self.clear()
+
+    def clear(self) -> None:
+        """The transaction was taken back."""
+        self._entries: dict[EntryKey, tuple[EntryRow, int]] = {}
+        """Not in the table, and not gone; each with the offset of the first record of its tick."""
+        self._marks: dict[EntryKey, dict[str, GroupMark]] = {}
+        """By group; of these, and of entries in the table."""
+        self._gone: list[EntryKey] = []
+        """Entries in the table."""
+        self._let_go: list[int] = []
+        """Offsets of records that nobody may need any more."""
         self._count = 0
 
     def apply(self, writes: QueueWrites, base: int) -> None:
         """Of a tick whose records begin at `base`. What comes, is marked and goes only gathers; anything else is
         written, behind what has gathered before."""
         if _only_gathers(writes):
-            self._gathered.append((writes, base))
-            self._count += len(writes.entries) + len(writes.marks) + len(writes.removed)
+            self._gather(writes, base)
             if self._count >= GATHERED_MAX:
                 self.write()
             return
@@ -97,55 +109,63 @@ class QueueTables:
             self._connection.execute(_FORGET_DEDUP, (self._now_ms(), 2 * len(ids)))
         if writes.bodies_at:
             self._keep(writes.bodies_at.items())
-        self._put_entries([(writes, base)])
+        self._gather(writes, base)
+        self.write()
         if writes.removed_delayed:
             many = self._connection.executemany
             many("DELETE FROM queue_delayed WHERE queue = ? AND ticket = ?", writes.removed_delayed)
             self._drop(writes.removed_delayed.values())
 
+    def _gather(self, writes: QueueWrites, base: int) -> None:
+        entries, marks = self._entries, self._marks
+        for key, row in writes.entries.items():
+            entries[key] = (row, base)
+        for (queue, group, sequence), mark in writes.marks.items():
+            marks.setdefault((queue, sequence), {})[group] = mark
+        count = len(writes.entries) + len(writes.marks)
+        for key, offset in writes.removed.items():
+            if entries.pop(key, None) is None:
+                self._gone.append(key)
+                count += 1
+            else:
+                count -= 1
+            if marks:
+                count -= len(marks.pop(key, ()))
+            if offset < self._bodies_end:
+                self._let_go.append(offset)
+        self._count += count
+
     def write(self) -> None:
         """Write what has gathered: an entry that has come and gone since is nowhere."""
-        if self._gathered:
-            self._put_entries(self._gathered)
-            self.clear()
+        many = self._connection.executemany
+        if self._entries:
+            rows = [to_entry_columns(row, base) for row, base in self._entries.values()]
+            many("INSERT OR REPLACE INTO queue_entry VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
+        if self._marks:
+            many("INSERT OR REPLACE INTO queue_mark VALUES (?, ?, ?, ?, ?, ?)", self._mark_columns())
+        if self._gone:
+            gone = _ranges(self._gone)
+            many("DELETE FROM queue_entry WHERE queue = ? AND sequence BETWEEN ? AND ?", gone)
+            many("DELETE FROM queue_mark WHERE queue = ? AND sequence BETWEEN ? AND ?", gone)
+        if self._let_go:
+            self._drop(self._let_go)
+        self.clear()
 
-    def clear(self) -> None:
-        """The transaction was taken back."""
-        self._gathered = []
-        self._count = 0
-
-    def _put_entries(self, ticks: list[tuple[QueueWrites, int]]) -> None:
-        """With their marks, and take out those that are removed."""
-        removed: dict[tuple[int, int], int] = {}
-        for writes, _ in ticks:
-            removed |= writes.removed
-        gone = dict(removed)
-        rows, marks = [], []
+    def _mark_columns(self) -> Iterator[tuple[int, int, str, int, int, bytes | None]]:
         keys: dict[tuple[int, str], str] = {}
-        for writes, base in ticks:
-            for entry, row in writes.entries.items():
-                if entry in removed:
-                    gone.pop(entry, None)  # it has never been in the table
-                else:
-                    rows.append(to_entry_columns(row, base))
-            for (queue, group, sequence), mark in writes.marks.items():
-                if (queue, sequence) in removed:
-                    continue
+        for (queue, sequence), marks in self._marks.items():
+            for group, mark in marks.items():
                 key = keys.get((queue, group))
                 if key is None:
                     key = keys[queue, group] = self._key_of(queue, group)
-                attempts = to_attempts_column(mark.attempts)
-                marks.append((queue, sequence, key, mark.state, mark.due_ms, attempts))
-        many = self._connection.executemany
-        if rows:
-            many("INSERT OR REPLACE INTO queue_entry VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
-        if marks:
-            many("INSERT OR REPLACE INTO queue_mark VALUES (?, ?, ?, ?, ?, ?)", marks)
-        if gone:
-            many("DELETE FROM queue_entry WHERE queue = ? AND sequence = ?", gone)
-            many("DELETE FROM queue_mark WHERE queue = ? AND sequence = ?", gone)
-        if removed:
-            self._drop(removed.values())
+                yield (
+                    queue,
+                    sequence,
+                    key,
+                    mark.state,
+                    mark.due_ms,
+                    to_attempts_column(mark.attempts),
+                )
 
     def _end(self, writes: QueueWrites) -> None:
         many = self._connection.executemany
@@ -277,6 +297,21 @@ class QueueTables:
 def _delayed_columns(row: DelayedRow, base: int) -> tuple[int, int, int, int, int, str | None, int]:
     offset = row.offset if row.record < 0 else base + row.record
     return (row.queue, row.ticket, offset, row.visible_ms, row.expires_ms, row.key, row.record_bytes)
+
+
+def _ranges(keys: list[EntryKey]) -> list[tuple[int, int, int]]:
+    """Of these entries: queue, first and last of numbers that follow one another."""
+    keys.sort()
+    found: list[tuple[int, int, int]] = []
+    queue, first = keys[0]
+    last = first
+    for key in keys[1:]:
+        if key != (queue, last + 1):
+            found.append((queue, first, last))
+            queue, first = key
+        last = key[1]
+    found.append((queue, first, last))
+    return found
 
 
 def _only_gathers(writes: QueueWrites) -> bool:

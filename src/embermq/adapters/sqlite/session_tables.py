@@ -7,17 +7,10 @@ from embermq.model.session_writes import SessionWrites
 
 
 def apply_session_writes(connection: sqlite3.Connection, writes: SessionWrites, base: int) -> None:
-    """Inside the caller's transaction, all but stored deliveries. `base` is the offset of the tick's first record."""
+    """Inside the caller's transaction, but for what gathers (`tick_tables`). `base` is the offset of the tick's first
+    record."""
     if writes.sessions or writes.subscriptions or writes.wills:
         _apply_to_clients(connection, writes)
-    many = connection.executemany
-    if writes.receiving:
-        many(
-            "INSERT OR IGNORE INTO receiving VALUES (?, ?)",
-            [(generation, packet_id) for generation, packet_id, _ in writes.receiving],
-        )
-    if writes.released:
-        many("DELETE FROM receiving WHERE generation = ? AND packet_id = ?", writes.released)
     for retained in writes.retained:
         if retained.record:
             row = (retained.topic, base + retained.record_index, retained.record)
@@ -25,7 +18,9 @@ def apply_session_writes(connection: sqlite3.Connection, writes: SessionWrites, 
         else:
             connection.execute("DELETE FROM retained WHERE topic = ?", (retained.topic,))
     if writes.retained_expired:
-        many('DELETE FROM retained WHERE topic = ? AND "offset" = ?', writes.retained_expired)
+        connection.executemany(
+            'DELETE FROM retained WHERE topic = ? AND "offset" = ?', writes.retained_expired
+        )
     if writes.deleted_sessions:
         _delete_sessions(connection, writes.deleted_sessions)
 
@@ -56,7 +51,7 @@ def _apply_to_clients(connection: sqlite3.Connection, writes: SessionWrites) -> 
 
 
 def _delete_sessions(connection: sqlite3.Connection, generations: list[int]) -> None:
-    for table in ("session", "subscription", "receiving", "device_queue"):
+    for table in ("session", "subscription", "device_queue"):
         connection.executemany(
             f"DELETE FROM {table} WHERE generation = ?", [(generation,) for generation in generations]
         )

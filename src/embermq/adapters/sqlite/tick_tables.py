@@ -1,7 +1,8 @@
 """What a tick changes in broker.db, inside the caller's transaction.
 
-Stored deliveries and entries of queues, which come and go fast, gather first, and are written together: before a
-commit, and before somebody reads them with this connection. So do receipts, which are read with others alone.
+Stored deliveries, packet ids of incoming PUBLISHes and entries of queues, which come and go fast, gather first, and are
+written together: before a commit, and before somebody reads them with this connection. So do receipts, which are read
+with others alone.
 """
 
 import sqlite3
@@ -11,6 +12,7 @@ from embermq.adapters.sqlite.connection import Now, wall_ms
 from embermq.adapters.sqlite.device_rows import DeviceRows
 from embermq.adapters.sqlite.parked_messages import apply_parked
 from embermq.adapters.sqlite.queue_tables import QueueTables
+from embermq.adapters.sqlite.received_ids import ReceivedIds
 from embermq.adapters.sqlite.session_tables import apply_session_writes
 from embermq.model.tick_writes import TickWrites
 
@@ -35,11 +37,13 @@ class TickTables:
         self.queues = QueueTables(connection, now_ms)
         self.device = DeviceRows(connection)
         self._receipts: list[bytes] = []
+        self.received = ReceivedIds(connection)
         self.floor = self._floor_written = self.number("dispatcher_floor", 0)
 
     def read_again(self) -> None:
         """A transaction was taken back: nothing of it counts."""
         self.device.clear()
+        self.received.clear()
         self.queues.clear()
         self._receipts.clear()
         self.floor = self._floor_written = self.number("dispatcher_floor", 0)
@@ -50,6 +54,9 @@ class TickTables:
         session = writes.session
         if not session.is_empty():
             self.device.gather(session, self.floor)
+            self.received.gather(session)
+            if session.deleted_sessions:
+                self.received.forget(session.deleted_sessions)
             apply_session_writes(self.connection, session, base)
         if writes.parked:
             apply_parked(self.connection, writes.parked)
@@ -70,6 +77,7 @@ class TickTables:
         """Have the tables hold all that was applied."""
         self.queues.write()
         self.device.write(self.floor)
+        self.received.write()
         if self._receipts:
             self._write_receipts()
         if self.floor != self._floor_written:

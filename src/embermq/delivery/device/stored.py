@@ -5,6 +5,7 @@ from functools import partial
 
 from embermq.delivery.device.requests import PAGE_MESSAGES, Requests
 from embermq.formats.damaged_records import DamagedRecords
+from embermq.formats.log_record import RecordError, decode_record
 from embermq.model.message import Message
 from embermq.model.session_writes import QueueRow, QueueState, SessionWrites
 from embermq.routing.router import Receiver
@@ -19,12 +20,13 @@ def delivery_from(row: QueueRow, damaged: DamagedRecords) -> Delivery | None:
     """The delivery that a row stands for; one without its record is RELEASED. None for a damaged record."""
     message: Message = _LOST
     if row.record:
-        record = damaged.decode(
-            row.record, f"a stored message of the session {row.generation}, offset {row.offset}"
-        )
-        if record is None and row.state != QueueState.RELEASED:
-            return None
-        message = record.message if record is not None else _LOST
+        try:
+            message = decode_record(row.record).message
+        except RecordError as error:
+            place = f"a stored message of the session {row.generation}, offset {row.offset}"
+            damaged.refuse(row.record, place, error)
+            if row.state != QueueState.RELEASED:
+                return None
     return Delivery(
         message,
         row.record,

@@ -37,7 +37,7 @@ _RAISED = re.compile(r"^\s*(\w+(?:Error|Exception): .*)$", re.MULTILINE)
 
 
 CHECKPOINT_WAIT_S = 5.0
-"""broker.db is a quarter of a second behind the log, as a rule."""
+"""broker.db is a second behind the log, as a rule."""
 
 
 class RedriveTerms(Struct, frozen=True, kw_only=True):
