@@ -192,7 +192,7 @@ def fill(data_dir: Path, messages: int, payload_bytes: int, keyed: bool) -> floa
             records.append(encode_record(Message(f"$queue/{QUEUE}", body, 1, False, "producer-1", 5, now_ms)))
         base = stores.commit(records)
         for index, ticket in enumerate(tickets):
-            core.commit(QUEUE, ticket, base + index)
+            core.commit(QUEUE, [(ticket, base + index)])
     took_s = time.process_time() - began_s
     stores.close()
     return took_s / messages * 1e6
@@ -225,7 +225,7 @@ def settle(stores: _Stores, now_ms: int) -> float:
     began_s, done = time.process_time(), 0
     while done < SETTLED and (deliveries := core.run(now_ms)):
         for delivery in deliveries:
-            core.written(delivery, now_ms)
+            core.written((delivery,), now_ms)
         for delivery in deliveries:
             request = SettleRequest(Verb.ACK, (delivery.stamps.message_id,), GROUP, "", None)
             core.settle(QUEUE, request, CONSUMER, 2, now_ms)

@@ -86,7 +86,7 @@ class Broker:
             ]
             base = await self.commit(records)
             for number, ticket in enumerate(tickets):
-                core.commit(QUEUE, ticket, base + number)
+                core.commit(QUEUE, [(ticket, base + number)])
         await self.drain()
 
     async def settle(self) -> int:
@@ -95,7 +95,7 @@ class Broker:
         core.join(QUEUE, GROUP, Newcomer(CONSUMER, 1, TICK_MESSAGES), now_ms)
         while done < SETTLED and (deliveries := core.run(now_ms)):
             for delivery in deliveries:
-                core.written(delivery, now_ms)
+                core.written((delivery,), now_ms)
                 request = SettleRequest(Verb.ACK, (delivery.stamps.message_id,), GROUP)
                 core.settle(QUEUE, request, CONSUMER, 1, now_ms)
             await self.commit([])

@@ -109,7 +109,7 @@ class Life:
         base = len(self.bodies)
         self._tick(records)
         for index, ticket in enumerate(tickets):
-            self._core.commit("work", ticket, base + index)
+            self._core.commit("work", [(ticket, base + index)])
 
     def _settle(self, verb: Verb, group: str, count: int) -> None:
         self._run()
@@ -126,7 +126,7 @@ class Life:
 
     def _run(self) -> None:
         for delivery in self._core.run(self._now_ms):
-            self._core.written(delivery, self._now_ms)
+            self._core.written((delivery,), self._now_ms)
             self._held.append(delivery)
 
     def _tick(self, records: list[bytes] | None = None, trim_below: int = 0) -> None:

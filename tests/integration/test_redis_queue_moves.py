@@ -73,7 +73,7 @@ class Life:
             self.step()
         base = answers[0].base_offset  # type: ignore[union-attr]
         for number, ticket in enumerate(tickets):
-            self.core.commit("work", ticket, base + number)
+            self.core.commit("work", [(ticket, base + number)])
 
     def step(self) -> None:
         if not self.left:

@@ -125,7 +125,7 @@ class QueueModel(RuleBasedStateMachine):
         if fate == "killed after":
             self.kill()
             return
-        self.queues.commit(QUEUE, acceptance.ticket, offset)
+        self.queues.commit(QUEUE, [(acceptance.ticket, offset)])
         self.tick()
 
     @rule(group=groups, client=clients)
@@ -181,7 +181,7 @@ class QueueModel(RuleBasedStateMachine):
         self.deaf.discard(client)
         for delivery in [each for each in self.unwritten if each.client_id == client]:
             self.unwritten.remove(delivery)
-            self.queues.written(delivery, self.now_ms)
+            self.queues.written((delivery,), self.now_ms)
         for group in GROUPS:
             self.queues.resume(QUEUE, group, client, self.now_ms)
             self.stalled.discard((group, client))
@@ -292,7 +292,7 @@ class QueueModel(RuleBasedStateMachine):
             if delivery.client_id in self.deaf:
                 self.unwritten.append(delivery)
             else:
-                self.queues.written(delivery, self.now_ms)
+                self.queues.written((delivery,), self.now_ms)
         self.queues.run(self.now_ms)
 
     def let_go(self) -> None:
@@ -326,7 +326,7 @@ class QueueModel(RuleBasedStateMachine):
         if self.ordering is Ordering.NONE or (self.ordering is Ordering.PARTITION and key is None):
             return
         generation = self.queues.queue(QUEUE).generation
-        for (queue, sequence), row in self.rows.entries.items():
+        for (queue, sequence), row in [(one, self.rows.entries[one]) for one in self.rows.entries]:
             if queue != generation or sequence >= stamps.sequence or row.only_group not in ("", group):
                 continue
             mark = self.rows.marks.get((generation, group, sequence))
@@ -354,13 +354,13 @@ class QueueModel(RuleBasedStateMachine):
                 [
                     *(row.offset for row in work.delayed.rows.values()),
                     *(
-                        entry.offset
-                        for number, entry in work.entries.items()
+                        work.entries[number].offset
+                        for number in work.entries
                         if work.groups[group].owes(number)
                     ),
                     *(
-                        entry.offset
-                        for number, entry in dead.entries.items()
+                        dead.entries[number].offset
+                        for number in dead.entries
                         if (letter := dead.dead_letter(number)) is not None and letter.group == group
                     ),
                     *self.acked[group],
@@ -370,14 +370,14 @@ class QueueModel(RuleBasedStateMachine):
                 assert sorted(places) == sorted(self.keys)
 
     def owed_rows(self, generation: int, group: str) -> Iterable[int]:
-        for (queue, sequence), row in self.rows.entries.items():
+        for (queue, sequence), row in [(one, self.rows.entries[one]) for one in self.rows.entries]:
             mark = self.rows.marks.get((generation, group, sequence))
             is_settled = mark is not None and mark.state in (MessageState.ACKED, MessageState.DLQ)
             if queue == generation and row.only_group in ("", group) and not is_settled:
                 yield row.offset
 
     def dead_rows(self, generation: int, group: str) -> Iterable[int]:
-        for (queue, _), row in self.rows.entries.items():
+        for (queue, _), row in [(one, self.rows.entries[one]) for one in self.rows.entries]:
             if queue == generation and row.dead_letter is not None and row.dead_letter.group == group:
                 yield row.offset
 

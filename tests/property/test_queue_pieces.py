@@ -62,7 +62,7 @@ class PiecesModel(RuleBasedStateMachine):
             before = held[-1].stamps.sequence if held else 0
             assert before < delivery.stamps.sequence, "no message is offered before an older one"
             held.append(delivery)
-            self.queues.written(delivery, NOW_MS)
+            self.queues.written((delivery,), NOW_MS)
         self.store()
 
     @rule(count=st.integers(1, 6))
@@ -70,7 +70,7 @@ class PiecesModel(RuleBasedStateMachine):
         tickets = [self.queues.accept(QUEUE, Publication(), 1, record, NOW_MS) for record in range(count)]
         self.store()
         for acceptance in tickets:
-            self.queues.commit(QUEUE, acceptance.ticket, self.log_end)
+            self.queues.commit(QUEUE, [(acceptance.ticket, self.log_end)])
             for owed in self.owed.values():
                 owed.add(self.log_end)
             self.log_end += 1

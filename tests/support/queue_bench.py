@@ -50,7 +50,7 @@ class Bench:
             )
             self.rows.apply(self.gathered.take(), self.log_end)
             if acceptance.ticket >= 0:
-                self.queues.commit(self.name, acceptance.ticket, self.log_end)
+                self.queues.commit(self.name, [(acceptance.ticket, self.log_end)])
                 self.log_end += 1
         self.run()
 
@@ -78,7 +78,7 @@ class Bench:
             self.sent += deliveries
             if self.writes:
                 for delivery in deliveries:
-                    self.queues.written(delivery, self.now_ms)
+                    self.queues.written((delivery,), self.now_ms)
         self.rows.apply(self.gathered.take(), self.log_end)
 
     def wait(self, duration: str) -> None:

@@ -70,6 +70,6 @@ class DeskBench(Bench):
         self.rows.apply(writes, self.log_end)
         self.sent += deliveries
         for delivery in deliveries:
-            self.queues.written(delivery, self.now_ms)
+            self.queues.written((delivery,), self.now_ms)
         for _, call in batch.after_commit:
             call()

@@ -175,7 +175,7 @@ class EmptiedRedis:
             self._redis.writer.put_anew(self._identity, self._ticks.log_end, generations, self._cluster)
             LOG.warning("the session store %s has again what memory had", self._redis.place)
         for queue in queues:
-            messages = [(entry.offset, sequence) for sequence, entry in queue.entries.items()]
+            messages = [(queue.entries[sequence].offset, sequence) for sequence in queue.entries]
             messages += [(row.offset, row.ticket) for row in queue.delayed.rows.values()]
             self._put_back(queue.generation, messages)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from msgspec import Struct
 
@@ -55,7 +55,7 @@ class _Block:
         """None while nothing here has a key."""
 
 
-class Entries(Mapping[int, QueueEntry]):
+class Entries:
     """Stores entries by ascending sequence. What is read often is read one by one: a `QueueEntry` is made when it is
     asked for."""
 
@@ -196,9 +196,20 @@ class Entries(Mapping[int, QueueEntry]):
                 return near
         return min((each for each in self._blocks if each > number), default=sys.maxsize)
 
-    def __contains__(self, sequence: object) -> bool:
-        block = self._blocks.get(sequence >> _SHIFT)  # type: ignore[operator]
-        return block is not None and block.offsets[sequence & _MASK] >= 0  # type: ignore[operator]
+    def __contains__(self, sequence: int) -> bool:
+        block = self._blocks.get(sequence >> _SHIFT)
+        return block is not None and block.offsets[sequence & _MASK] >= 0
+
+    def get(self, sequence: int) -> QueueEntry | None:
+        """None when it is not there."""
+        try:
+            return self[sequence]
+        except KeyError:
+            return None
+
+    def keys(self) -> Iterator[int]:
+        """Sequences, ascending."""
+        return iter(self)
 
     def __getitem__(self, sequence: int) -> QueueEntry:
         block, at = self._blocks[sequence >> _SHIFT], sequence & _MASK

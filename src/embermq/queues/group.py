@@ -95,6 +95,8 @@ class Group:
         self._waits = RetryWaits(self._waits_until)
         self.kept: set[int] = set()
         """Messages that are to become dead letters, and have no room."""
+        self._first_attempt = Attempts(1)
+        """That of the messages that were delivered last."""
         self._freed: dict[Consumer, None] = {}
         """Consumers that work on one message less than before: the lease of the next one begins."""
         self._rebalance_at_ms = 0
@@ -317,7 +319,7 @@ class Group:
             self._seat(consumer, now_ms)
             self.lanes.update_room(consumer)
 
-    def written(self, handed: Handed, now_ms: int, *, first_ms: int) -> bool:
+    def written(self, handed: Handed, now_ms: int, first_ms: int) -> bool:
         """The PUBLISH has been written to the socket: the lease begins [queues-22]. False when it is too late for that,
         which is no fault. `first_ms` is what the consumer was told as the time of the first delivery."""
         sequence = handed.sequence
@@ -336,7 +338,9 @@ class Group:
         self._begin_leases(consumer, now_ms)
         before = status.attempts
         if before is NO_ATTEMPTS:  # as most are
-            status.attempts = Attempts(1, first_delivered_ms=first_ms)
+            if self._first_attempt.first_delivered_ms != first_ms:
+                self._first_attempt = Attempts(1, first_delivered_ms=first_ms)
+            status.attempts = self._first_attempt
         else:
             status.attempts = replace(
                 before,

@@ -14,6 +14,8 @@ from embermq.queues.settling import message_id_of, sequence_of
 
 
 class _Particulars(Struct, frozen=True):
+    """Of one message."""
+
     only_group: str
     origin_id: str
     dead_letter: DeadLetter | None
@@ -48,8 +50,11 @@ class Identities:
 
     def sequence_of(self, group: str, message_id: str) -> int:
         """What a group knows by an id; -1 when the id is none of this queue's."""
-        found = self._returned.get((group, message_id)) or self._returned.get(("", message_id))
-        return found or sequence_of(self._generation, message_id)
+        if self._returned:
+            found = self._returned.get((group, message_id)) or self._returned.get(("", message_id))
+            if found:
+                return found
+        return sequence_of(self._generation, message_id)
 
     def returned(self, group: str, message_id: str) -> int:
         """What came back for this group alone; 0 when nothing did."""

@@ -107,12 +107,13 @@ class QueueLanes:
                 self.update_room(consumer)
                 continue
             looked_at -= 1
-            suspect = self._suspect_for(consumer)
-            if suspect is not None:
-                yield suspect, consumer
-            if suspect is not None or not consumer.has_room():
-                self.update_room(consumer)
-                continue
+            if self._suspected or self._draining is not None or consumer.client.draining:
+                suspect = self._suspect_for(consumer)
+                if suspect is not None:
+                    yield suspect, consumer
+                if suspect is not None or not consumer.has_room():
+                    self.update_room(consumer)
+                    continue
             room = batch
             while room and looked_at > 0 and consumer.has_room():
                 lane = self._work_of(consumer)

@@ -42,9 +42,9 @@ class QueueLedger:
     def put(self, row: EntryRow) -> None:
         """An entry whose record is in the log already."""
         self._writes().entries[self._generation, row.sequence] = row
-        self.place(row, row.offset, {})
+        self.place(row, row.offset)
 
-    def place(self, row: EntryRow, offset: int, marks: Mapping[MarkKey, GroupMark]) -> None:
+    def place(self, row: EntryRow, offset: int, marks: Mapping[MarkKey, GroupMark] | None = None) -> None:
         """An entry is there, to be called in the order of sequences. `marks` are what was stored of it."""
         sequence = row.sequence
         size = row.record_bytes

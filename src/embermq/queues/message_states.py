@@ -18,6 +18,7 @@ from embermq.queues.names import Verb
 class Event(Enum):
     """What happens to a message."""
 
+    __hash__ = object.__hash__  # that of Enum is a function of Python, and each event is looked up
     ACK = auto()
     NACK = auto()
     REJECT = auto()

@@ -37,6 +37,9 @@ class Publication(Struct, frozen=True):
     visible_ms: int = 0
 
 
+PLAIN = Publication()
+
+
 class Stamps(Struct, frozen=True):
     """What the broker says about one delivery [queues-21] [queues-34]."""
 
@@ -59,7 +62,7 @@ def read_publication(properties: UserProperties, now_ms: int, *, offset_ms: int 
                 raise PropertyRefused(f"user property {name} stands there more than once")
             found[name] = value
     if not found:
-        return Publication()
+        return PLAIN
     for name in (PARTITION_KEY, DEDUP_ID):
         size = len(found.get(name, "").encode())
         if size > KEY_BYTES_MAX:
@@ -105,18 +108,24 @@ def without_reserved(properties: UserProperties) -> UserProperties:
     )
 
 
-_usual = lru_cache(USUAL_REMEMBERED)(encode_user_property)
+@lru_cache(USUAL_REMEMBERED)
+def _usual(group: str, delivery_count: int, partition: int) -> bytes:
+    told = (("group-id", group), ("delivery-count", str(delivery_count)), ("partition", str(partition)))
+    return b"".join([encode_user_property(name, text) for name, text in told])
+
+
+@lru_cache(USUAL_REMEMBERED)
+def _first_delivered(moment_ms: int) -> bytes:
+    return encode_user_property("first-delivered-at", str(moment_ms))
 
 
 def encode_stamps(stamps: Stamps) -> bytes:
     """User properties of the broker, behind those of the publisher [queues-3]."""
     parts = [
         encode_user_property("message-id", stamps.message_id),
-        _usual("group-id", stamps.group),
-        _usual("delivery-count", str(stamps.delivery_count)),
-        _usual("partition", str(stamps.partition)),
+        _usual(stamps.group, stamps.delivery_count, stamps.partition),
         encode_user_property("sequence", str(stamps.sequence)),
-        _usual("first-delivered-at", str(stamps.first_delivered_ms)),
+        _first_delivered(stamps.first_delivered_ms),
     ]
     letter = stamps.dead_letter
     if letter is not None:

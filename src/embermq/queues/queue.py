@@ -7,7 +7,7 @@ of its record and `commit` after it; groups see nothing of it in between.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import islice, takewhile
 
 from msgspec.structs import replace
@@ -120,14 +120,15 @@ class Queue:
             publication, expires_ms, record, now_ms, record_bytes=max(size, record_bytes)
         )
 
-    def commit(self, ticket: int, offset: int) -> None:
-        """Its record is durable, and stands there. To be called in the order of `accept`."""
-        row = self._pending.pop(ticket).row
-        self.counts.enqueued += 1
-        if isinstance(row, DelayedRow):
-            self.delayed.add(replace(row, offset=offset, record=-1))
-        else:
-            self._ledger.place(row, offset, {})
+    def commit(self, messages: Iterable[tuple[int, int]]) -> None:
+        """Records are durable: ticket and offset of each, in the order of `accept`."""
+        for ticket, offset in messages:
+            row = self._pending.pop(ticket).row
+            self.counts.enqueued += 1
+            if isinstance(row, DelayedRow):
+                self.delayed.add(replace(row, offset=offset, record=-1))
+            else:
+                self._ledger.place(row, offset)
 
     def note_dropped(self) -> None:
         """It was full, and who sent the message cannot be told: QoS 0, a will."""
@@ -240,8 +241,8 @@ class Queue:
         late = self.delayed.take_one(sequence_of(self.generation, message_id))
         if late is not None:
             self._writes().removed_delayed[self.generation, late.ticket] = late.offset
-        found = {self.sequence_of(name, message_id) for name in ("", *self.groups)} & self.entries.keys()
-        for sequence in found:
+        numbers = {self.sequence_of(name, message_id) for name in ("", *self.groups)}
+        for sequence in (found := [one for one in numbers if one in self.entries]):
             self._remove(sequence)
         self.counts.purged += late is not None or bool(found)
         return late is not None or bool(found)
@@ -277,8 +278,7 @@ class Queue:
     def at_offset(self, offset: int) -> int:
         """The first message whose record stands at `offset` or behind, as that of a publish under way will."""
         coming = next(iter(self._pending), self._intake.next_sequence)
-        found = self.entries.at_offset(offset)
-        return coming if found < 0 else min(found, coming)
+        return coming if (found := self.entries.at_offset(offset)) < 0 else min(found, coming)
 
     def remove_group(self, name: str) -> None:
         """What only this group owed is deleted, in pieces, unless it was the last one [queues-17]."""
@@ -315,11 +315,12 @@ class Queue:
                 self._store_group(group)
         self._drain(group, now_ms)
 
-    def written(self, delivery: ConsumerDelivery, now_ms: int) -> None:
-        """Its PUBLISH has been written to the socket: the lease begins."""
-        group, stamps = self.groups.get(delivery.stamps.group), delivery.stamps
-        if group is not None and group.written(delivery.handed, now_ms, first_ms=stamps.first_delivered_ms):
-            self.latency.delivered(stamps.sequence, now_ms)
+    def written(self, deliveries: Iterable[ConsumerDelivery], now_ms: int) -> None:
+        """Their PUBLISHes have been written to the socket: leases begin."""
+        for delivery in deliveries:
+            group, stamps = self.groups.get(delivery.stamps.group), delivery.stamps
+            if group is not None and group.written(delivery.handed, now_ms, stamps.first_delivered_ms):
+                self.latency.delivered(stamps.sequence, now_ms)
 
     def holds(self, delivery: ConsumerDelivery, epoch: int) -> bool:
         """Whether a delivery still stands: its consumer, with this epoch, holds the message."""
@@ -361,6 +362,8 @@ class Queue:
                 late = self._settle_in(left, message_id, request, holder, now_ms)
                 found = min(found, late, key=RANK.__getitem__)
             outcomes.append(found)
+        for group in [self.groups[name] for name in (*names, *left) if name in self.groups]:
+            self._drain(group, now_ms)
         return outcomes
 
     def deliver(self, now_ms: int) -> list[ConsumerDelivery]:
@@ -470,7 +473,7 @@ class Queue:
             marks = group.stored_marks()
             writes.marks.update(((generation, group.name, sequence), mark) for sequence, mark in marks)
         row_of = self._ledger.identities.row
-        writes.entries.update(((generation, one), row_of(one, entry)) for one, entry in self.entries.items())
+        writes.entries.update(((generation, one), row_of(one, self.entries[one])) for one in self.entries)
         writes.delayed.update(((generation, one), row) for one, row in self.delayed.rows.items())
         writes.dedup_ids.update(((generation, one), until) for one, until in self._intake.dedup.known())
 
@@ -504,8 +507,7 @@ class Queue:
     def _groups_of(self, client_id: str) -> tuple[list[str], list[str]]:
         """In which it is, and which it has left."""
         names = [name for name, group in self.groups.items() if client_id in group.members]
-        hashed = hash(client_id)
-        return names, [name for name, group in self.groups.items() if hashed in group.left]
+        return names, [name for name, group in self.groups.items() if hash(client_id) in group.left]
 
     def _settle_in(
         self,
@@ -535,7 +537,6 @@ class Queue:
         outcome = group.settle(sequence, request, *holder, now_ms)
         if outcome is Outcome.DONE:
             self.counts.settled(request.verb)
-        self._drain(group, now_ms)
         return outcome
 
     def _drain(self, group: Group, now_ms: int) -> None:

@@ -8,9 +8,9 @@ of each move.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from heapq import heapify, heappop, heappush
-from itertools import islice
+from itertools import groupby, islice
 from weakref import WeakValueDictionary
 
 from embermq.model.dead_letter_alert import DeadLetterAlert
@@ -32,6 +32,10 @@ OUTDATED_MAX = 1_000
 
 def _owns_all(_name: str) -> bool:
     return True
+
+
+def _queue_of(delivery: ConsumerDelivery) -> str:
+    return delivery.queue
 
 
 class Queues:
@@ -161,9 +165,9 @@ class Queues:
         finally:
             self._bury(queue, now_ms)
 
-    def commit(self, name: str, ticket: int, offset: int) -> None:
-        """The record of an accepted publish is durable."""
-        self._touch(name).commit(ticket, offset)
+    def commit(self, name: str, messages: list[tuple[int, int]]) -> None:
+        """Records of accepted publishes are durable: see `Queue.commit`."""
+        self._touch(name).commit(messages)
 
     def withdraw(self, name: str, ticket: int) -> None:
         """It is not, and will not be."""
@@ -206,10 +210,11 @@ class Queues:
         self._touch(name)
         found.join(Newcomer(client_id, member.epoch, prefetch, concurrency=member.concurrency), now_ms)
 
-    def written(self, delivery: ConsumerDelivery, now_ms: int) -> None:
-        """A delivery has been written to the socket."""
-        if delivery.queue in self._queues:
-            self._touch(delivery.queue).written(delivery, now_ms)
+    def written(self, deliveries: Sequence[ConsumerDelivery], now_ms: int) -> None:
+        """Deliveries have been written to the socket, in this order."""
+        for name, of_one in groupby(deliveries, _queue_of):
+            if name in self._queues:
+                self._touch(name).written(of_one, now_ms)
 
     def holds(self, delivery: ConsumerDelivery, epoch: int) -> bool:
         """Whether its consumer, with this epoch, still holds the message by this delivery."""

@@ -208,7 +208,7 @@ def test_a_long_line_behind_a_key_is_looked_at_in_pieces() -> None:
     bench = Bench(partitions=1, limits={"max_queue_depth": 100_000})
     for _ in range(2 * LOOKED_AT_MAX + 10):
         ticket = bench.queues.accept("q", Publication("k"), 1, 0, START_MS).ticket
-        bench.queues.commit("q", ticket, 0)
+        bench.queues.commit("q", [(ticket, 0)])
     bench.publish("other")
     bench.queues.open_group("q", "g", START_MS)
     bench.wait("0s")
@@ -313,7 +313,7 @@ def test_very_many_that_are_over_at_once_end_in_pieces() -> None:
         ticket = bench.queues.accept(
             "q", Publication(), 1, 0, START_MS, expires_ms=START_MS + 50_000 * (number % 2)
         ).ticket
-        bench.queues.commit("q", ticket, 0)
+        bench.queues.commit("q", [(ticket, 0)])
     bench.now_ms += 60_000
     queue, calls = bench.queues.queue("q"), 0
     while queue.entries:
@@ -330,7 +330,7 @@ def test_very_many_that_are_delayed_to_one_time_come_in_pieces() -> None:
     bench = Bench()
     for _ in range(ADVANCED_MAX + 1):
         ticket = bench.queues.accept("q", Publication(visible_ms=START_MS + 1), 1, 0, START_MS).ticket
-        bench.queues.commit("q", ticket, 0)
+        bench.queues.commit("q", [(ticket, 0)])
     bench.run()
     bench.now_ms += 1
     queue = bench.queues.queue("q")

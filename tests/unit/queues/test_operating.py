@@ -51,7 +51,7 @@ def test_a_purge_leaves_a_publish_that_is_under_way() -> None:
     queue = bench.queues.queue("q")
     assert bench.queues.purge("q", queue.end(), 10) == 0
     assert not queue.is_empty() and not bench.queues.delete("q")
-    bench.queues.commit("q", acceptance.ticket, 0)
+    bench.queues.commit("q", [(acceptance.ticket, 0)])
     assert len(queue.entries) == 1
 
 

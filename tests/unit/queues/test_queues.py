@@ -161,7 +161,7 @@ def test_the_lease_begins_at_the_socket_and_can_be_renewed() -> None:
     delivery = bench.one()
     bench.wait("29s")
     assert not bench.sent
-    bench.queues.written(delivery, bench.now_ms)
+    bench.queues.written((delivery,), bench.now_ms)
     bench.run()
     bench.wait("29s")
     assert bench.settle(delivery, Verb.EXTEND) is Outcome.DONE

@@ -156,7 +156,7 @@ def test_a_publish_that_is_committed_late_is_offered_once() -> None:
     bench.publish(count=3)
     bench.queues.join("q", "g", Newcomer("c", 1, 32), bench.now_ms)
     bench.wait("0s")
-    bench.queues.commit("q", late.ticket, 77)
+    bench.queues.commit("q", [(late.ticket, 77)])
     bench.wait("0s")
     assert sorted(bench.offsets()) == [0, 1, 2, 3, 4, 5, 77]
     assert bench.queues.queue("q").groups["g"].owed == 7
@@ -220,7 +220,7 @@ def test_what_is_being_committed_when_a_group_goes_was_never_its_own() -> None:
     bench.publish(count=3)
     late = bench.queues.accept("q", Publication(), 10, 0, bench.now_ms)
     bench.queues.remove_group("q", "g")
-    bench.queues.commit("q", late.ticket, 77)
+    bench.queues.commit("q", [(late.ticket, 77)])
     bench.wait("0s")
     entries = bench.queues.queue("q").entries
     assert [entries.owed(sequence) for sequence in entries] == [1, 1, 1, 1]

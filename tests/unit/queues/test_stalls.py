@@ -45,7 +45,7 @@ def test_what_does_not_reach_its_socket_goes_to_another_one_free_of_charge() -> 
         assert "a" in {each.client_id for each in handed}
         for delivery in handed:
             if delivery.client_id == "b":
-                bench.queues.written(delivery, bench.now_ms)
+                bench.queues.written((delivery,), bench.now_ms)
                 bench.settle(delivery, Verb.ACK)
         bench.writes = True
         while bench.queues.queue("q").entries:
@@ -63,7 +63,7 @@ def test_a_first_other_one_gets_everything_at_once_and_who_resumes_its_share() -
     bench.join("b", prefetch=32)
     assert {each.client_id for each in bench.sent} == {"b"} and len(bench.take()) == 6
     for delivery in handed:
-        bench.queues.written(delivery, bench.now_ms)
+        bench.queues.written((delivery,), bench.now_ms)
         assert bench.settle(delivery, Verb.ACK) is Outcome.NOT_YOURS
     bench.queues.resume("q", "g", "a", bench.now_ms)
     bench.wait("100ms")
@@ -153,9 +153,9 @@ def test_only_the_newest_delivery_begins_a_lease() -> None:
     second = bench.one()
     group = bench.queues.queue("q").groups["g"]
     assert not bench.queues.is_newest(first) and bench.queues.is_newest(second)
-    bench.queues.written(first, bench.now_ms)
+    bench.queues.written((first,), bench.now_ms)
     assert group.lease_until_ms(1) == 0
-    bench.queues.written(second, bench.now_ms)
+    bench.queues.written((second,), bench.now_ms)
     assert group.lease_until_ms(1) == bench.now_ms + LEASE_MS
 
 
@@ -173,6 +173,6 @@ def test_a_delivery_of_a_queue_that_was_deleted_says_nothing_of_the_next_one() -
     bench.publish()
     new = bench.one()
     assert (new.stamps.sequence, new.client_id, new.epoch) == (1, "c", 1)
-    bench.queues.written(old, bench.now_ms)
+    bench.queues.written((old,), bench.now_ms)
     assert bench.queues.queue("q").groups["g"].lease_until_ms(1) == 0
     assert not bench.queues.holds(old, 1) and bench.queues.holds(new, 1)

@@ -42,7 +42,7 @@ class Desk:
         self.began: list[int] = []
         self.writing = Writing(
             BrokerState(MqttSettings(), Tick()),
-            lambda _session, delivery: self.began.append(delivery.packet_id),
+            lambda _session, deliveries: self.began.extend(one.packet_id for one in deliveries),
         )
         row = SessionRow("c", 1, 1, ClientType.DEVICE, "", 5, 0, True, 0, 0)
         self.consumer = MqttConsumer(Session(row, persistent=False))

@@ -52,8 +52,8 @@ class MqttConsumer:
         """Bodies that have been read for the outbox."""
         self.sent: list[QueueDelivery] = []
         """Put on the link since its last flush."""
-        self.unwritten: deque[tuple[int, QueueDelivery]] = deque()
-        """Flushed: each with how many bytes were handed to the network with it and before it."""
+        self.unwritten: deque[tuple[int, list[QueueDelivery]]] = deque()
+        """By flush, with how many bytes were handed to the network with it and before it."""
         self.handed_bytes = 0
         self.unsent_bytes = 0
         """Of these, what the socket had not taken when it was looked at last."""
@@ -107,9 +107,9 @@ class MqttConsumer:
     def flushed(self, size: int) -> None:
         """The link has handed `size` bytes to the network; called by it."""
         self.handed_bytes += size
-        handed_bytes = self.handed_bytes
-        self.unwritten.extend((handed_bytes, delivery) for delivery in self.sent)
-        self.sent.clear()
+        if self.sent:
+            self.unwritten.append((self.handed_bytes, self.sent))
+            self.sent = []
         self.tries = 0
 
     def begin(self, link: Link) -> None:
@@ -119,7 +119,9 @@ class MqttConsumer:
 
     def end(self) -> None:
         """It is gone. What it has acknowledged it has; the rest it has to get anew."""
-        sent = [*self.sent, *(each for _, each in self.unwritten)]  # those of QoS 0 are in no window
+        sent = self.sent  # those of QoS 0 are in no window
+        for _, flushed in self.unwritten:
+            sent += flushed
         self.lost = {*self.outbox, *(_key(each.owed) for each in sent if not each.is_written)}
         before, self.releasing = self.releasing, {}
         for delivery in [*self.session.window.values(), *(self.session.resend or ())]:

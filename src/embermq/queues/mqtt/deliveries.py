@@ -8,7 +8,7 @@ anything: no body is read for it, it holds no more than its prefetch, and that n
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import islice
 
@@ -262,19 +262,21 @@ class Deliveries:
         if consumer is not None:
             self._writing.note(consumer)
 
-    def _began(self, session: Session, delivery: QueueDelivery) -> None:
-        """The socket has the PUBLISH [queues-22]."""
-        if delivery.is_written:
+    def _began(self, session: Session, deliveries: Sequence[QueueDelivery]) -> None:
+        """The socket has these PUBLISHes [queues-22]."""
+        fresh = [delivery for delivery in deliveries if not delivery.is_written]
+        if not fresh:
             return
-        delivery.is_written = True
-        self._core.written(delivery.owed, self._state.tick.now_ms)
-        if delivery.mode is AckMode.NONE:
-            self._settle(session, delivery.owed, Verb.ACK, "")
+        self._core.written([delivery.owed for delivery in fresh], self._state.tick.now_ms)
+        for delivery in fresh:
+            delivery.is_written = True
+            if delivery.mode is AckMode.NONE:
+                self._settle(session, delivery.owed, Verb.ACK, "")
 
     def settled(self, session: Session, delivery: QueueDelivery, reason_code: int, reason: str) -> None:
         """PUBACK, PUBCOMP or PUBREC with an error: its packet id is free [queues-27]. It may come after an
         UNSUBSCRIBE."""
-        self._began(session, delivery)
+        self._began(session, (delivery,))
         if delivery.mode is AckMode.PUBACK:
             verb = _verb(reason_code)
             owed = delivery.owed
@@ -295,7 +297,7 @@ class Deliveries:
 
     def released(self, session: Session, delivery: QueueDelivery) -> None:
         """PUBREC: the client has it."""
-        self._began(session, delivery)
+        self._began(session, (delivery,))
 
     def completed(self, session: Session, packet_id: int) -> None:
         """Something else of the session was acknowledged: there is room; and it may be a PUBREL of a connection

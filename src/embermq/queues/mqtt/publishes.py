@@ -94,14 +94,10 @@ class Publishes:
             stored.setdefault(enqueued.queue, []).append((enqueued.ticket, offset))
         for name, messages in stored.items():
             if receipt.whole:
-                self._show(name, messages)
+                self._core.commit(name, messages)
             else:
                 owner = queue_owner(self._core.queue(name).generation)
-                batch.when_stored(owner, partial(self._show, name, messages))
-
-    def _show(self, name: str, messages: list[tuple[int, int]]) -> None:
-        for ticket, offset in messages:
-            self._core.commit(name, ticket, offset)
+                batch.when_stored(owner, partial(self._core.commit, name, messages))
 
     def refused(self, batch: Batch) -> set[tuple[str, str]]:
         """They are not. See `QueueSide.refused`."""

@@ -78,7 +78,7 @@ def _enqueue(
         writes.entries[key] = replace(writes.entries[key], offset=offset)
     else:
         writes.delayed[key] = replace(writes.delayed[key], offset=offset)
-    core.commit(name, acceptance.ticket, offset)
+    core.commit(name, [(acceptance.ticket, offset)])
     return True
 
 

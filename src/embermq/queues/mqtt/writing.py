@@ -4,7 +4,7 @@ A link tells how many bytes it hands to the network, and how many of them the so
 flushed are looked at again with the next ticks; those that stay behind a few times a second, whatever others do.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from embermq.queues.mqtt.consumer import MqttConsumer
 from embermq.queues.mqtt.in_window import QueueDelivery
@@ -19,9 +19,9 @@ SLOW_MS = 20
 
 
 class Writing:
-    """`began` is called for each delivery, in the order of sending, once the socket has it."""
+    """`began` is called with deliveries, in the order of sending, once the socket has them."""
 
-    def __init__(self, state: BrokerState, began: Callable[[Session, QueueDelivery], None]) -> None:
+    def __init__(self, state: BrokerState, began: Callable[[Session, Sequence[QueueDelivery]], None]) -> None:
         self._state = state
         self._began = began
         self._fresh: dict[MqttConsumer, None] = {}
