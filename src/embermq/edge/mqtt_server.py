@@ -162,7 +162,8 @@ class MqttServer:
                 WebSocketConnection,
             )  # only loaded when it is spoken
 
-            made: Factory = partial(WebSocketConnection, door, listener.websocket, client)
+            # A protocol by its methods.
+            made = cast(Factory, partial(WebSocketConnection, door, listener.websocket, client))
         else:
             made = cast(Factory, client)  # a Connection is a protocol by its methods
         if listener.tls is None:

@@ -12,9 +12,10 @@ from embermq.edge.settings import Address, WebSocketSettings
 from embermq.edge.websocket import WebSocket
 
 
-class WebSocketConnection(asyncio.Protocol):
-    """Frames of one client to bytes for what `client` makes, its `Connection` or who finds its node. The time to
-    CONNECT includes the upgrade."""
+class WebSocketConnection:
+    """Frames of one client to bytes for what `client` makes, its `Connection` or who finds its node: a protocol of
+    asyncio to the network, and the transport of these bytes to the client, by its methods. The time to CONNECT includes
+    the upgrade."""
 
     def __init__(
         self,
@@ -36,7 +37,7 @@ class WebSocketConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._network = cast(asyncio.Transport, transport)
-        self._mqtt.connection_made(_Frames(self, self._network))
+        self._mqtt.connection_made(cast(asyncio.Transport, self))
 
     def data_received(self, data: bytes) -> None:
         websocket, network = self._websocket, self._network
@@ -94,17 +95,19 @@ class WebSocketConnection(asyncio.Protocol):
         else:
             self._mqtt.eof_received()
 
-    def carry(self, client: Connection) -> None:
-        """What comes is for this one from now on."""
-        self._mqtt = client
+    # What the client asks of its transport
 
-    def hold(self) -> None:
-        """Do not read until `read_on`."""
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        """What comes is for this one from now on."""
+        self._mqtt = cast(Connection, protocol)
+
+    def pause_reading(self) -> None:
+        """Do not read until `resume_reading`."""
         self._held = True
         if self._network is not None:
             self._network.pause_reading()
 
-    def read_on(self) -> None:
+    def resume_reading(self) -> None:
         self._held = False
         if self._network is None or self._network.is_closing():
             return
@@ -117,6 +120,10 @@ class WebSocketConnection(asyncio.Protocol):
         if self._network is not None:
             self._network.write(self._websocket.frame(data))
 
+    def writelines(self, parts: list[bytes]) -> None:
+        if self._network is not None:
+            self._network.writelines(self._websocket.frame_parts(parts))
+
     def close(self) -> None:
         """Say good-bye and wait for the answer; the MQTT connection sees to it that this ends."""
         network = self._network
@@ -127,7 +134,7 @@ class WebSocketConnection(asyncio.Protocol):
             if self._at_eof:
                 network.close()
             else:
-                self.read_on()
+                self.resume_reading()
         elif self._at_eof:
             network.close()
         elif self._websocket.is_over() and network.can_write_eof():
@@ -135,6 +142,28 @@ class WebSocketConnection(asyncio.Protocol):
             network.resume_reading()
         elif self._websocket.is_over() or not self._websocket.upgraded:
             network.close()
+
+    def abort(self) -> None:
+        if self._network is not None:
+            self._network.abort()
+
+    def can_write_eof(self) -> bool:
+        return False
+
+    def is_closing(self) -> bool:
+        return self._network is None or self._network.is_closing()
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        if self._network is not None:
+            self._network.set_write_buffer_limits(high, low)
+
+    def get_write_buffer_size(self) -> int:
+        return self._network.get_write_buffer_size() if self._network is not None else 0
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return self._network.get_extra_info(name, default) if self._network is not None else default
+
+    # What the network tells
 
     def eof_received(self) -> bool:
         """The client sends nothing more: what it is to hear of what it sent is still written."""
@@ -163,45 +192,3 @@ class WebSocketConnection(asyncio.Protocol):
         self._network = None
         self._take_rest()
         self._mqtt.connection_lost(exc)
-
-
-class _Frames(asyncio.Transport):
-    """The network as the MQTT connection sees it."""
-
-    def __init__(self, owner: WebSocketConnection, network: asyncio.Transport) -> None:
-        super().__init__()
-        self._owner = owner
-        self._network = network
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        self._owner.write(bytes(data))
-
-    def close(self) -> None:
-        self._owner.close()
-
-    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        self._owner.carry(cast(Connection, protocol))
-
-    def abort(self) -> None:
-        self._network.abort()
-
-    def can_write_eof(self) -> bool:
-        return False
-
-    def is_closing(self) -> bool:
-        return self._network.is_closing()
-
-    def pause_reading(self) -> None:
-        self._owner.hold()
-
-    def resume_reading(self) -> None:
-        self._owner.read_on()
-
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        self._network.set_write_buffer_limits(high, low)
-
-    def get_write_buffer_size(self) -> int:
-        return self._network.get_write_buffer_size()
-
-    def get_extra_info(self, name: str, default: Any = None) -> Any:
-        return self._network.get_extra_info(name, default)

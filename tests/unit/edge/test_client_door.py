@@ -184,7 +184,7 @@ def test_a_websocket_ends_when_the_node_of_its_client_ends_the_connection(
             lambda *_: scene.door,
             cast(ConnectionSlot, None),
         )
-        scene.begins(socket)
+        scene.begins(cast(asyncio.Protocol, socket))
         mask = b"\x00" * 4
         socket.data_received(UPGRADE)
         socket.data_received(bytes((0x82, 0x80 | len(CONNECT))) + mask + CONNECT)

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from tests.support.raw_client import BINARY, CLOSE, CONTINUATION, PING, TEXT, frame, upgrade_request
 
 from embermq.edge.settings import WebSocketSettings
-from embermq.edge.websocket import FRAMES_A_TURN, HEAD_BYTES_MAX, WebSocket
+from embermq.edge.websocket import FRAMES_A_TURN, WebSocket
+from embermq.edge.websocket_handshake import HEAD_BYTES_MAX
 
 FRAMES = st.one_of(
     st.builds(
