@@ -44,6 +44,10 @@ REPLAYS = [(0, 10), (0, 10), (5, 17), (3, 30), (29, 40)]
 """Offset ranges as a query might repeat them after losing its checkpoint."""
 LOG_ID = 7
 LOG_FILES = pafs.FileSelector(f"{BUCKET}/lake/_delta_log")
+ANONYMOUS = {
+    "aws.credentials.provider": "org.apache.hadoop.fs.s3a.AnonymousAWSCredentialsProvider",
+}
+"""Nothing is signed, so a header may be taken away."""
 DAY_MS = 86_400_000
 NOON = date(2025, 6, 15)
 RECORDS = 40
@@ -485,14 +489,14 @@ def test_a_commit_whose_number_is_taken_is_refused_by_the_storage(
         weak.close()
     # Or it does not know the header, and says nothing.
     with (
-        object_storage(spark, tmp_path / "deaf", is_open=True) as server,
+        object_storage(spark, tmp_path / "deaf", ANONYMOUS, is_open=True) as server,
         TcpProxy(server.port, lambda sent: sent.replace(b"If-None-Match:", b"X-None-Match: ")) as proxy,
     ):
         spark._jsc.hadoopConfiguration().set("fs.s3a.endpoint", f"http://127.0.0.1:{proxy.port}")
         lakes.append(deaf := Lake(f"s3a://{BUCKET}/lake", places, shared=True))
         with pytest.raises(LakeError, match="overwrites what must not be there yet"):
             deaf.open(spark, LOG_ID, [0])
-        assert log_names(server) == {f"{0:020}.json"}, "the table is there, nothing is left of the look"
+        assert not [name for name in log_names(server) if "embermq" in name], "nothing is left of the look"
         deaf.close()
     with object_storage(spark, tmp_path / "strong") as server:
         lakes.append(strong := Lake(f"s3a://{BUCKET}/lake", places, shared=True))
