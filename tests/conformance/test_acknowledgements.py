@@ -264,7 +264,6 @@ def test_a_wrong_step_is_ignored_in_3_1(enter: Enter, name: str) -> None:
 
 @of_5("4.3.3-7", "4.3.3-13")
 @on_tcp_first
-@pytest.mark.one_broker
 def test_expiry_does_not_stop_an_exchange_that_has_begun(enter: Enter, name: str) -> None:
     expiry = Properties(message_expiry_interval=1)
     subscriber, publisher = enter("s", expiry=100), enter("p")

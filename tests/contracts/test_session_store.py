@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import msgspec
 import pytest
 from tests.contracts.session_stores import InRedis, SessionStores
@@ -482,64 +480,6 @@ def test_what_was_released_stays_so_when_its_sending_is_repeated(redis_stores: I
     redis_stores.write(queue_marks=[mark(1, SENT, 5, qos=2), mark(1, RELEASED, 5)])
     redis_stores.write(queue_marks=[mark(1, SENT, 5, qos=2)])
     assert in_flight(redis_stores) == [(1, RELEASED, 5)]
-
-
-@pytest.mark.promise("device-7")
-@pytest.mark.parametrize("expires_ms", [1, FAR_MS, 2**42 + 4_294_967_295_000])
-def test_the_deadline_is_the_time_to_live(redis_stores: InRedis, expires_ms: int) -> None:
-    redis_stores.write(sessions=[ANN], queue_rows=[row(1, expires_ms=expires_ms)])
-    key = "{ann/%7B%7D%25🦊}_messages_1"
-    assert redis_stores.ask(key, "PEXPIRETIME", key) == (-2 if expires_ms == 1 else expires_ms)
-
-
-@pytest.mark.promise("device-7", "device-9")
-def test_marking_keeps_the_time_to_live(redis_stores: InRedis) -> None:
-    redis_stores.write(sessions=[ANN], queue_rows=[row(1), row(2, packet_id=9, qos=2)])
-    redis_stores.write(queue_marks=[mark(1, SENT, 5, qos=2), mark(1, RELEASED, 5), mark(2, RELEASED, 9)])
-    for packet_id in (5, 9):
-        key = f"{{ann/%7B%7D%25🦊}}_messages_{packet_id}"
-        assert redis_stores.ask(key, "PEXPIRETIME", key) == FAR_MS
-        value = redis_stores.ask(key, "GET", key)
-        assert isinstance(value, bytes)
-        found = msgspec.json.decode(value)
-        assert (found["packetType"], found["packetId"]) == ("PUBREL", packet_id)
-
-
-@pytest.mark.promise("device-7")
-def test_what_expired_is_met_and_removed(redis_stores: InRedis) -> None:
-    soon = time.time_ns() // 1_000_000 + 1
-    redis_stores.write(
-        sessions=[ANN],
-        queue_rows=[
-            row(1),
-            row(2, expires_ms=soon),
-            row(3),
-            row(4, packet_id=9, expires_ms=soon),
-            row(5, packet_id=8, qos=2, expires_ms=soon),
-            row(6, packet_id=7, qos=2, expires_ms=soon),
-        ],
-        queue_marks=[mark(6, RELEASED, 7)],
-    )
-    key = "{ann/%7B%7D%25🦊}_messages_9"
-    deadline = time.monotonic() + 30
-    while redis_stores.ask(key, "EXISTS", key):
-        assert time.monotonic() < deadline
-    found = redis_stores.page(1, 0, 10)
-    assert [(one.seq // STEP, bool(one.record), one.expires_ms > 1) for one in found] == [
-        (1, True, True),
-        (2, False, False),
-        (3, True, True),
-    ]
-    assert [(one.seq // STEP, one.state, one.record) for one in redis_stores.in_flight(1)] == [
-        (4, SENT, b""),
-        (5, RELEASED, b""),  # the client may have it and wait for PUBREL
-        (6, RELEASED, b""),
-    ]
-    redis_stores.write(queue_dropped=[(1, 2 * STEP), (1, 4 * STEP)])
-    redis_stores.write(queue_marks=[mark(5, DONE, 8), mark(6, DONE, 7)])
-    assert redis_stores.in_flight(1) == []
-    assert list(redis_stores.sessions.load().sessions)[-1].queued == 2
-    assert not [name for name in redis_stores.all_keys() if name.startswith("s:f:")]
 
 
 def test_the_floor_trims_positions_of_those_who_get_nothing_more(redis_stores: InRedis) -> None:

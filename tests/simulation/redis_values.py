@@ -235,6 +235,9 @@ class RedisValues:
         self.expires[key] = int(at_ms)
         return 1
 
+    def cmd_persist(self, key: bytes) -> Reply:
+        return int(self._live(key) is not None and self.expires.pop(key, None) is not None)
+
     def cmd_scan(self, _cursor: bytes, *options: bytes) -> Reply:
         named = {options[at].upper(): options[at + 1] for at in range(0, len(options), 2)}
         fits = pattern(named.get(b"MATCH", b"*"))

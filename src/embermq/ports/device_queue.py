@@ -16,8 +16,9 @@ class DeviceQueue(ABC):
     is called once for each request, on the broker's own thread, possibly before the call returns; while the store is
     away it waits. What is read contains every write whose `stored` was called before the request, and of one session
     nothing that is handed to the store after it. Where the store numbers rows when it saves them, a QUEUED row has the
-    packet id that it would like. Where it lets go of records whose time is over, their rows come with `record` b"" and
-    are dropped by the broker; RELEASED ones are kept, for their PUBREL is owed.
+    packet id that it would like. Where it lets go of records whose time is over, QUEUED rows come with `record` b"" and
+    are dropped by the broker. What is SENT or RELEASED is kept whatever the time. A row that was given without a record
+    is RELEASED: PUBREL is owed.
     """
 
     @abstractmethod

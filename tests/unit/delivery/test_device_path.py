@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from tests.support.hand_driven import HandDrivenBroker, HandLink, numbered
+from tests.support.held_sessions import HeldSessions
 
 from embermq.delivery.device import path as device_path
 from embermq.delivery.device import requests
@@ -372,6 +375,41 @@ def test_expiry_counts_from_accept_and_the_rest_is_told(hand: HandDrivenBroker) 
     left = [message.properties and message.properties.message_expiry_interval for message in again.messages]
     assert left == [4_294_967_275, 40]
     assert hand.state.counters.dropped_expired == 1
+
+
+@pytest.mark.promise("device-7")
+def test_what_expires_while_its_store_marks_it_as_sent_is_not_sent() -> None:
+    """Whichever answer of the store the time passes before; what was sent by then comes again, expired or not."""
+    seen: list[int] = []
+    for steps in range(20):
+        sessions = HeldSessions(Path(":memory:"))
+        hand = HandDrivenBroker(sessions=sessions)
+        publisher, subscriber = a_pair(hand, acknowledges=False)
+        subscriber.drops()
+        publisher.does(Publish("t", b"x", 2, 1, properties=Properties(message_expiry_interval=2)))
+        publisher.does(Pubrel(1))
+        hand.settle()
+        sessions.held = True
+        again = hand.keeps("s", acknowledges=False)
+        for _ in range(steps):
+            hand.settle()
+            if sessions.waiting:
+                sessions.release()
+        hand.settle()
+        sent = len(again.payloads)
+        hand.passes(s=3)
+        sessions.held = False
+        hand.settle()
+        assert len(again.payloads) == sent
+        assert hand.state.counters.dropped_expired == 1 - sent
+        again.drops()
+        hand.settle()
+        last = hand.keeps("s")
+        assert [message.dup for message in last.messages] == [True] * sent
+        hand.settle()
+        assert hand.state.sessions["s"].queued == 0
+        seen.append(sent)
+    assert seen == sorted(seen) and set(seen) == {0, 1}
 
 
 @pytest.mark.promise("device-7")

@@ -270,8 +270,9 @@ def _message(owner: Owner, value: bytes, seq: int, state: int) -> QueueRow:
 
 
 def _sent_row(owner: Owner, found: Sequence[Answer]) -> QueueRow:
-    """One of IN_FLIGHT's answers: packet id, place in the queue, JSON of the place, JSON of the message. What expired
-    on its way to the client is over for QoS 1; of QoS 2 the client may hold the packet id, so PUBREL is owed."""
+    """One of IN_FLIGHT's answers: packet id, place in the queue, JSON of the place, JSON of the message. That is
+    missing where a durable queue keeps it, or where it was gone before it was marked as sent. For QoS 1 it is over
+    then; of QoS 2 the client may hold the packet id, so PUBREL is owed."""
     packet_id = _number(found[0])
     _, score, place_json, value = found
     place = decode_place(owner.keys.sent, packet_id, place_json) if isinstance(place_json, bytes) else None

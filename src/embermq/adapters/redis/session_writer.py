@@ -13,7 +13,6 @@ from msgspec.structs import replace
 
 from embermq.adapters.redis.answers import Answer
 from embermq.adapters.redis.application_writer import RedisApplicationWriter
-from embermq.adapters.redis.device_queue import EXPIRED_MS
 from embermq.adapters.redis.floor_marks import FloorMarks
 from embermq.adapters.redis.link import RedisLink
 from embermq.adapters.redis.owners import Owner, Owners
@@ -321,8 +320,7 @@ class RedisSessionWriter:
                     self._save_part(owner, part, log_end)
 
     def _save_part(self, owner: Owner, rows: list[QueueRow], log_end: int) -> None:
-        """A row without a record is the packet id of a QoS 2 message that a durable queue has: as one that has expired
-        on its way, for which PUBREL is owed."""
+        """A row without a record is a packet id for which PUBREL is owed: a durable queue has the QoS 2 message."""
         keys = owner.keys
         floor = self._marks.floor if owner.oldest_position < self._marks.floor else b""
         args: list[bytes | str | int] = [owner.fence, keys.message, floor]
@@ -336,7 +334,7 @@ class RedisSessionWriter:
                 position_of(row),
                 score,
                 row.packet_id,
-                row.expires_ms if row.record else EXPIRED_MS,
+                row.expires_ms,
                 encode_tail(row, owner.client_id, decode_record(row.record)) if row.record else b"",
                 encode_place(row.seq, row.offset, row.flags & 3) if row.packet_id else b"",
             )

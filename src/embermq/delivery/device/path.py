@@ -337,12 +337,9 @@ class DevicePath(DeliveryPath):
         writes = self._state.tick.session_writes
         deliveries: list[Delivery] = []
         for row in rows:
-            if row.expires_ms <= now_ms or not row.record:
-                writes.queue_dropped.append((session.generation, row.seq))
-                session.forget_stored(len(row.record))
-                self._state.counters.dropped_expired += 1
-                continue
-            delivery = delivery_from(row, self._state.damaged)
+            is_expired = row.expires_ms <= now_ms or not row.record
+            self._state.counters.dropped_expired += is_expired
+            delivery = None if is_expired else delivery_from(row, self._state.damaged)
             if delivery is None:
                 writes.queue_dropped.append((session.generation, row.seq))
                 session.forget_stored(len(row.record))
@@ -393,11 +390,14 @@ class DevicePath(DeliveryPath):
             send_pubrel(link, delivery)
             return
         denied = session.permissions is not None and is_denied(session, delivery.message, counters)
+        # The store has taken its time, and may have let go of what it was told too late is sent [MQTT-3.3.2-5].
+        is_late = not (delivery.dup or delivery.application) and delivery.message.is_expired(now_ms)
+        counters.dropped_expired += is_late
         if denied and delivery.dup and delivery.qos == 2:
             # The client may have it and wait for PUBREL, and would take the next message of this packet id for it.
             delivery.released = True
             self._state.path(session).released(session, delivery)
-        elif not denied and put_on_link(
+        elif not (denied or is_late) and put_on_link(
             link, delivery, frame := stored_frame(delivery, session, now_ms), counters
         ):
             link.bulk_bytes += frame_bytes(frame)

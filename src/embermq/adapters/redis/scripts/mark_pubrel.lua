@@ -1,5 +1,6 @@
--- Stored messages of one client move on: sent, with the packet id that the client sees; or released by PUBREC. Their
--- time to live stays. What is done already is left out.
+-- Stored messages of one client move on: sent, with the packet id that the client sees, and from then on without a time
+-- to live, since expiry does not stop an exchange that has begun [MQTT-4.3.3-7]; or released by PUBREC. What is done
+-- already is left out.
 -- KEYS: session, messages, last packet id, sent, released
 -- ARGV: fence, beginning of payload keys, then for each message: state (1 sent, 2 released), packet id,
 --   place in the queue, JSON of its place when it is sent, which gets the message with it
@@ -69,6 +70,7 @@ for i = 1, #keys do
     elseif call('SISMEMBER', KEYS[5], id) == 0 then
       local place, message = ARGV[at + 3], call('GET', key)
       if message then
+        call('PERSIST', key)
         place = string.sub(place, 1, -2) .. ',"message":' .. message .. '}'
       end
       sent[#sent + 1] = id

@@ -1,9 +1,10 @@
 -- Store messages of one client. What the client has had stored already, acknowledged or not, is left out.
 -- KEYS: session, messages, positions, last packet id, sent, released
 -- ARGV: fence, beginning of payload keys, floor of positions ("" leaves them), then for each message:
---   place in the queue, position, score of the position, packet id (0: choose one), deadline (Unix ms),
+--   place in the queue, position, score of the position, packet id (0: choose one), deadline (Unix ms) of what has none,
 --   JSON behind the packet id, JSON of its place when it is sent at once ("" else), which gets the message with it
 -- Returns how many were stored; nil when the session is another's.
+-- What is sent stays until it is acknowledged: expiry does not stop an exchange that has begun [MQTT-4.3.3-7].
 -- A packet id that the broker gives wins: a queued message that has it gets another one.
 -- What is seldom needed is defined where it is: a closure costs as much as a command.
 local call = redis.call
@@ -32,14 +33,13 @@ for i = 1, #wanted do
       queued = queued or {}
       queued[#queued + 1] = at
     else
-      local key, n = prefix .. id, #members
-      if not call('SET', key, head(HEAD, id) .. ARGV[at + 5], 'NX', 'PXAT', ARGV[at + 4]) then
+      local key, n, place, tail = prefix .. id, #members, ARGV[at + 6], ARGV[at + 5]
+      if tail == '' and call('EXISTS', key) == 1 or tail ~= '' and not call('SET', key, head(HEAD, id) .. tail, 'NX') then
         taken = taken or {}
         taken[#taken + 1] = at
       end
       members[n + 1], members[n + 2] = ARGV[at], key
       positions[n + 1], positions[n + 2] = ARGV[at + 2], ARGV[at + 1]
-      local place, tail = ARGV[at + 6], ARGV[at + 5]
       if tail ~= '' then
         place = string.sub(place, 1, -2) .. ',"message":' .. head(HEAD, id) .. tail .. '}'
       end
@@ -78,7 +78,9 @@ if taken or queued then
       call('ZADD', KEYS[2], score, free)
     end
     call('SREM', KEYS[6], ARGV[at + 3])
-    call('SET', key, head(HEAD, ARGV[at + 3]) .. ARGV[at + 5], 'PXAT', ARGV[at + 4])
+    if ARGV[at + 5] ~= '' then
+      call('SET', key, head(HEAD, ARGV[at + 3]) .. ARGV[at + 5])
+    end
   end
   for i = 1, queued and #queued or 0 do
     local at = queued[i]
