@@ -136,6 +136,7 @@ class Peers:
             round_trips=far.round_trips.snapshot(),
             away=far.away.snapshot(),
             failovers=far.failovers,
+            given_up=far.given_up,
         )
 
     def figures(self) -> Mapping[str, int]:

@@ -13,7 +13,7 @@ class PeerStatistics(Struct, frozen=True, kw_only=True):
     """Of the node that has `slot`. Of messages of QoS 0: `sent` and `sent_bytes` went to it since this node began to
     serve, `waiting_bytes` it has not read yet. `taken` of its log's messages got a record here, or were delivered
     without one. `away`: how long nothing was heard of a node until the slot had one again that answers; `failovers`
-    times it was another one."""
+    times it was another one. `given_up`: connections to it that were ended, since it did not answer as it should."""
 
     slot: int
     is_connected: bool
@@ -24,6 +24,7 @@ class PeerStatistics(Struct, frozen=True, kw_only=True):
     round_trips: DurationCounts
     away: DurationCounts
     failovers: int
+    given_up: int
 
 
 class ClusterStatistics(Struct, frozen=True, kw_only=True):

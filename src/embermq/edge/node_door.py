@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable, Mapping
 from copy import copy
 from functools import partial
@@ -20,6 +21,7 @@ from embermq.edge.listener_context import ListenerContext
 from embermq.edge.node_link import (
     NOT_UNDERSTOOD,
     OPERATION_BYTES_MAX,
+    RECORD_BYTES_MAX,
     SIZE_BYTES,
     Homes,
     Introduced,
@@ -32,6 +34,7 @@ from embermq.edge.node_link import (
     Stops,
     greeting,
     read_introduction,
+    too_long,
 )
 from embermq.edge.settings import Address
 from embermq.model.client_type import ClientType
@@ -182,7 +185,7 @@ class NodeDoor(asyncio.Protocol):
         if isinstance(introduced, Messages):
             self._stop_timer()
             following = NodeMessages(
-                self._take, self._tell_figures, self._count_not_understood, self._end_messages
+                self._take, self._tell_figures, self._count_not_understood, self._refuse, self._end_messages
             )
             transport.set_protocol(following)
             following.data_received(rest)
@@ -255,7 +258,7 @@ class NodeDoor(asyncio.Protocol):
     def _operate(self, asked: OperationAsked, told: bytes) -> None:
         """Once all of it is there; until then the introduction is read again."""
         if asked.size > OPERATION_BYTES_MAX:
-            self._refuse(f"an operation of {asked.size} bytes, more than {OPERATION_BYTES_MAX}")
+            self._refuse(too_long("an operation", asked.size, OPERATION_BYTES_MAX))
         elif len(told) >= asked.size:
             self._stop_timer()
             if sha256(told).hexdigest() == asked.digest:
@@ -269,6 +272,7 @@ class NodeDoor(asyncio.Protocol):
             self._transport.close()
 
     def _refuse(self, why: str) -> None:
+        self._door.broker.state.counters.nodes_refused += 1
         self._door.refused(self.peer, why)
         self.abort()
 
@@ -312,36 +316,52 @@ class NodeDoor(asyncio.Protocol):
 
 class NodeMessages(asyncio.Protocol):
     """Records of messages that another node sends, each behind its length; one that is empty is `asked`. What begins
-    with a byte of `OTHER_KINDS` or more is of another kind, and this version knows none: it is passed over."""
+    with a byte of `OTHER_KINDS` or more is of another kind, and this version knows none: it is passed over. What is
+    announced and cannot be is refused, and nothing behind it read."""
 
     def __init__(
         self,
         take: Callable[[bytes], None],
         asked: Callable[[], None],
         not_understood: Callable[[], None],
+        refuse: Callable[[str], None],
         ended: Callable[[], None],
     ) -> None:
         self._take = take
         self._asked = asked
         self._not_understood = not_understood
+        self._refuse = refuse
         self._ended = ended
-        self._held = b""
+        self._held = bytearray()
+        self._needed = 0
+        """So many bytes are there before the first record of what is held is whole."""
 
     def data_received(self, data: bytes) -> None:
-        held = self._held + data if self._held else data
-        at = 0
-        while len(held) - at >= SIZE_BYTES:
-            end = at + SIZE_BYTES + int.from_bytes(held[at : at + SIZE_BYTES])
-            if end > len(held):
+        if self._held:
+            self._held += data
+            if len(self._held) < self._needed:
+                return
+            data = bytes(self._held)
+            self._held.clear()
+        at, self._needed = 0, SIZE_BYTES
+        while len(data) - at >= SIZE_BYTES:
+            size = int.from_bytes(data[at : at + SIZE_BYTES])
+            if size > RECORD_BYTES_MAX:
+                self._needed = sys.maxsize  # what may come before the connection has ended is left
+                self._refuse(too_long("a message", size, RECORD_BYTES_MAX))
                 break
-            if end == at + SIZE_BYTES:
+            end = at + SIZE_BYTES + size
+            if end > len(data):
+                self._needed = end - at
+                break
+            if not size:
                 self._asked()
-            elif held[at + SIZE_BYTES] >= OTHER_KINDS:
+            elif data[at + SIZE_BYTES] >= OTHER_KINDS:
                 self._not_understood()
             else:
-                self._take(held[at + SIZE_BYTES : end])
+                self._take(data[at + SIZE_BYTES : end])
             at = end
-        self._held = held[at:]
+        self._held += data[at:]
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._ended()

@@ -41,11 +41,16 @@ PROOF_BYTES = 32
 SIZE_BYTES = 4
 NOT_UNDERSTOOD = b"\xff" * SIZE_BYTES
 """In place of an answer's length."""
+NOT_KNOWN = "it does not understand that: it has another version"
 MUTE = "it says nothing: it is too slow, or speaks TLS, and this node does not (cluster.cert)"
 CALL_S = 3.0
 """How long a node has to answer a call."""
 INTRODUCTION_BYTES_MAX = 64 * 1024
 OPERATION_BYTES_MAX = 2 * 1024 * 1024
+RECORD_BYTES_MAX = 65 * 1024 * 1024
+"""Of one message: a cluster has its log in Kafka, so its packets have 64 MiB at most, to which a record adds little."""
+ANSWER_BYTES_MAX = 128 * 1024 * 1024
+"""A message of that size in Base64, or the ids of some million sessions."""
 
 
 class IntroductionError(ValueError):
@@ -179,7 +184,7 @@ def encode_introduction(introduced: Introduction, nonce: bytes, secret: bytes) -
     """Who comes, and that a node of the cluster says so. Raises IntroductionError when it is too long to be read."""
     told = msgspec.json.encode(introduced)
     if len(told) > INTRODUCTION_BYTES_MAX:
-        raise IntroductionError(_too_long(len(told)))
+        raise IntroductionError(too_long("an introduction", len(told), INTRODUCTION_BYTES_MAX))
     told = len(told).to_bytes(SIZE_BYTES) + told
     return told + _proof(nonce + told, secret)
 
@@ -191,7 +196,7 @@ def read_introduction(
     what a node of this cluster says."""
     size = int.from_bytes(data[:SIZE_BYTES])
     if size > INTRODUCTION_BYTES_MAX:
-        raise IntroductionError(_too_long(size))
+        raise IntroductionError(too_long("an introduction", size, INTRODUCTION_BYTES_MAX))
     end = SIZE_BYTES + size
     if len(data) < max(SIZE_BYTES, end + PROOF_BYTES):
         return None
@@ -266,6 +271,7 @@ class NonceReader(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if not self._nonce.done():
             self._nonce.set_exception(exc or EOFError("it closed the connection"))
+            self._nonce.exception()  # nobody may wait for it any more
 
 
 async def ask_node(
@@ -299,12 +305,16 @@ class AnswerReader(NonceReader):
     def take(self, data: bytes) -> None:
         held = self._held
         held += data
-        if held.startswith(NOT_UNDERSTOOD):
-            held.clear()
-            self.not_understood()
-        while len(held) >= SIZE_BYTES and len(held) >= (
-            end := SIZE_BYTES + int.from_bytes(held[:SIZE_BYTES])
-        ):
+        while len(held) >= SIZE_BYTES:
+            size = int.from_bytes(held[:SIZE_BYTES])
+            if size > ANSWER_BYTES_MAX:
+                is_older = held.startswith(NOT_UNDERSTOOD)
+                held.clear()
+                self.failed(NOT_KNOWN if is_older else too_long("an answer", size, ANSWER_BYTES_MAX))
+                return
+            end = SIZE_BYTES + size
+            if len(held) < end:
+                return
             answer = bytes(held[SIZE_BYTES:end])
             del held[:end]
             self.answered(answer)
@@ -312,8 +322,8 @@ class AnswerReader(NonceReader):
     def answered(self, answer: bytes) -> None:
         """One of them is whole."""
 
-    def not_understood(self) -> None:
-        """The other node speaks another version, and closes the connection."""
+    def failed(self, why: str) -> None:
+        """The other node speaks another version, or announces what cannot be: the connection is of no use."""
 
 
 class _Answer(AnswerReader):
@@ -327,9 +337,9 @@ class _Answer(AnswerReader):
         if not self._answer.done():
             self._answer.set_result(answer)
 
-    def not_understood(self) -> None:
+    def failed(self, why: str) -> None:
         if not self._answer.done():
-            self._answer.set_exception(ConnectionError("it does not understand that: it has another version"))
+            self._answer.set_exception(ConnectionError(why))
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
@@ -342,8 +352,9 @@ def _too_old(version: int) -> str:
     return f"it speaks version {version} of what nodes say, and this node {OLDEST_VERSION} to {VERSION}"
 
 
-def _too_long(size: int) -> str:
-    return f"an introduction of {size} bytes, more than {INTRODUCTION_BYTES_MAX}"
+def too_long(what: str, size: int, bytes_max: int) -> str:
+    """Why what a node announces is not waited for."""
+    return f"{what} of {size} bytes, more than {bytes_max}"
 
 
 def _proof(text: bytes, secret: bytes) -> bytes:

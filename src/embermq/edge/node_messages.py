@@ -1,12 +1,14 @@
 """Messages of QoS 0 on their way to the other nodes of a cluster: no log has them, so they go from node to node.
 
 As always with QoS 0, what cannot go now is dropped: while a node is away or too slow, and while it is looked for.
-A record without a byte asks whether the node is there; it answers, behind all that came before, with its figures.
+A record without a byte asks whether the node is there; it answers, behind all that came before, with its figures. One
+that does not answer in time is called anew, which has a deadline too: until it answers there is no connection to it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -27,7 +29,10 @@ from embermq.formats.log_record import encode_record
 from embermq.model.durations import Durations
 from embermq.model.message import Message
 
+LOG = logging.getLogger("embermq")
 RETRY_S = 0.5
+ANSWER_S = 30.0
+"""How long an answer may take, for which a busy node takes `UNSENT_BYTES_MAX` of small messages first."""
 UNSENT_BYTES_MAX = 8 * 1024 * 1024
 """What may wait for one node; past it messages for it are dropped."""
 
@@ -39,7 +44,8 @@ ARE_YOU_THERE = bytes(SIZE_BYTES)
 class Far(Struct, eq=False):
     """The node of a slot. `sent` messages went to it, of `sent_bytes`. `node` is the one that was heard of last, at
     `heard_s`; `asked_s` is when it was asked what it has not answered yet. `away`: how long nothing was heard until the
-    slot had a node again; `failovers` times it was another one. `figures` are those it has told of itself."""
+    slot had a node again; `failovers` times it was another one. `figures` are those it has told of itself. `given_up`:
+    how often a connection to it was ended since no answer came in time, or one that cannot be."""
 
     transport: asyncio.Transport | None = None
     sent: int = 0
@@ -50,6 +56,7 @@ class Far(Struct, eq=False):
     round_trips: Durations = field(default_factory=Durations)
     away: Durations = field(default_factory=Durations)
     failovers: int = 0
+    given_up: int = 0
     figures: Mapping[str, int] = {}
 
     @property
@@ -71,6 +78,15 @@ class Far(Struct, eq=False):
         if self.asked_s is None and self.transport is not None:
             self.asked_s = now_s
             self.transport.write(ARE_YOU_THERE)
+
+    def is_overdue(self, now_s: float) -> bool:
+        """Whether it owes an answer for longer than it may take."""
+        return self.asked_s is not None and now_s - self.asked_s > ANSWER_S
+
+    def give_up(self, why: str) -> None:
+        """Another connection is needed."""
+        self.given_up += 1
+        LOG.warning("the connection to node %s is ended and made anew: %s", self.node, why)
 
     def answered(self, told: bytes, now_s: float) -> None:
         """It is there."""
@@ -145,6 +161,9 @@ class NodeSender:
                     far.write(encode_introduction(Messages(slot=slot), nonce, self._homes.secret()))
                     here.begins(far, address, time.monotonic())
                     while not ended.done() and self._homes.address_of(slot) == address:
+                        if here.is_overdue(time.monotonic()):
+                            here.give_up(f"it has not answered for {ANSWER_S:g} s")
+                            break
                         here.ask(time.monotonic())
                         await asyncio.wait([ended], timeout=RETRY_S)
                     here.ended(time.monotonic() if ended.done() else None)
@@ -174,7 +193,14 @@ class _Ending(AnswerReader):
     def answered(self, answer: bytes) -> None:
         self._far.answered(answer, time.monotonic())
 
+    def failed(self, why: str) -> None:
+        self._far.give_up(why)
+        self._end()
+
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
+        self._end()
+
+    def _end(self) -> None:
         if not self._over.done():
             self._over.set_result(None)

@@ -50,6 +50,7 @@ class Counters(Struct):
     refused_sessions_broker: int = 0
     refused_retained: int = 0
     nodes_not_understood: int = 0
+    nodes_refused: int = 0
     """What other nodes of the cluster have said that this version does not know."""
     queue_subscriptions_refused: int = 0
     queue_consumers_stalled: int = 0

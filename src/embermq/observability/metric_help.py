@@ -121,6 +121,7 @@ HELP: dict[str, str] = {
     "session_store_former_ended": "connections of a broker before this one that this one ended when it took over",
     # A cluster with several slots.
     "nodes_not_understood": "messages of other nodes of a kind that this version does not know",
+    "nodes_refused": "connections at the address for nodes that were ended for what came by them, or did not come",
     "cluster_copied": "messages of other slots that got a record in this node's log",
     "cluster_delivered": "messages of other slots that were delivered without a record here",
     "cluster_refused": "messages of other slots that this node's log did not take, and kept sessions here have missed",
@@ -131,6 +132,7 @@ HELP: dict[str, str] = {
     "cluster_peer_taken": "messages of the slot's log that got a record here or were delivered",
     "cluster_peer_waiting_bytes": "bytes that the node of the slot has not read yet",
     "cluster_peer_failovers": "times that the slot has gone to another node",
+    "cluster_peer_given_up": "connections to the node of the slot that were ended for want of a right answer",
     "cluster_peer_round_trip_seconds": "from a question to the node of the slot to its answer",
     "cluster_peer_away_seconds": "how long nothing was heard of the node of the slot until there was one again",
     "cluster_member_links": "connections to other nodes for members of shared subscriptions",

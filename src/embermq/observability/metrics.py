@@ -218,7 +218,7 @@ def _cluster(state: ClusterStatistics) -> Iterator[Metric]:
         yield CounterMetricFamily(f"embermq_cluster_{name}", help_of(f"cluster_{name}"), value=value)
     links = help_of("cluster_member_links")
     yield GaugeMetricFamily("embermq_cluster_member_links", links, value=state.member_links)
-    for name in ("sent", "sent_bytes", "taken", "failovers"):
+    for name in ("sent", "sent_bytes", "taken", "failovers", "given_up"):
         total = CounterMetricFamily(
             f"embermq_cluster_peer_{name}", help_of(f"cluster_peer_{name}"), labels=["slot"]
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import json
 from functools import partial
@@ -12,11 +13,15 @@ from typing import get_args
 import pytest
 from msgspec.structs import replace
 
+from embermq.app.config import KAFKA_PACKET_BYTES_MAX
 from embermq.edge.node_door import NodeMessages
 from embermq.edge.node_link import (
+    ANSWER_BYTES_MAX,
     INTRODUCTION_BYTES_MAX,
     OLDEST_VERSION,
+    RECORD_BYTES_MAX,
     VERSION,
+    AnswerReader,
     Introduced,
     Introduction,
     IntroductionError,
@@ -72,7 +77,7 @@ def test_what_the_version_before_says_is_understood_and_said_in_the_same_bytes()
             assert encode_introduction(read[0], NONCE, SECRET) == said
     assert kinds == set(get_args(Introduction)), "record what is new beside what is there"
     taken: list[bytes] = []
-    following = NodeMessages(taken.append, partial(taken.append, b"asked"), pytest.fail, print)
+    following = NodeMessages(taken.append, partial(taken.append, b"asked"), pytest.fail, pytest.fail, print)
     following.data_received(bytes.fromhex(recorded["messages"]))
     assert [each if each == b"asked" else decode_record(each).message.payload for each in taken] == [
         b"21.5",
@@ -102,7 +107,7 @@ def test_a_node_that_calls_and_is_too_old_is_refused() -> None:
 def test_messages_of_a_later_kind_are_passed_over_and_counted() -> None:
     taken: list[bytes] = []
     unknown: list[int] = []
-    protocol = NodeMessages(taken.append, print, lambda: unknown.append(1), print)
+    protocol = NodeMessages(taken.append, print, lambda: unknown.append(1), pytest.fail, print)
     for record in (b"one", b"\x80later", b"two"):
         protocol.data_received(len(record).to_bytes(4) + record)
     assert (taken, len(unknown)) == ([b"one", b"two"], 1)
@@ -137,7 +142,49 @@ def test_messages_are_taken_whole_however_their_bytes_come() -> None:
     said = b"".join(len(record).to_bytes(4) + record for record in records)
     for step in (1, 3, len(said)):
         taken: list[bytes] = []
-        protocol = NodeMessages(taken.append, partial(taken.append, b"asked"), print, print)
+        protocol = NodeMessages(taken.append, partial(taken.append, b"asked"), print, pytest.fail, print)
         for at in range(0, len(said), step):
             protocol.data_received(said[at : at + step])
         assert taken == [b"one", b"asked", records[2]]
+
+
+@pytest.mark.parametrize("step", [1, 1_000])
+def test_a_message_that_cannot_be_is_refused_as_soon_as_it_is_announced(step: int) -> None:
+    """A packet of the size that Kafka takes can, and nothing behind the other one is read."""
+    assert RECORD_BYTES_MAX > KAFKA_PACKET_BYTES_MAX + 2 * 65_535
+    taken: list[bytes] = []
+    refused: list[str] = []
+    protocol = NodeMessages(taken.append, pytest.fail, pytest.fail, refused.append, print)
+    said = b"\x00\x00\x00\x03one" + (RECORD_BYTES_MAX + 1).to_bytes(4) + b"\x00\x00\x00\x03two" * 9
+    for at in range(0, len(said), step):
+        protocol.data_received(said[at : at + step])
+    assert (taken, refused) == (
+        [b"one"],
+        [f"a message of {RECORD_BYTES_MAX + 1} bytes, more than {RECORD_BYTES_MAX}"],
+    )
+    held = NodeMessages(taken.append, pytest.fail, pytest.fail, pytest.fail, print)
+    held.data_received(RECORD_BYTES_MAX.to_bytes(4) + b"begins")
+    assert len(taken) == 1
+
+
+def test_an_answer_that_cannot_be_ends_the_question() -> None:
+    answers: list[bytes] = []
+    failed: list[str] = []
+
+    class Reader(AnswerReader):
+        def answered(self, answer: bytes) -> None:
+            answers.append(answer)
+
+        def failed(self, why: str) -> None:
+            failed.append(why)
+
+    async def scenario() -> None:
+        nonce: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        reader = Reader(nonce)
+        reader.data_received(bytes([VERSION]) + NONCE[1:])
+        reader.data_received(b"\x00\x00\x00\x03one" + (ANSWER_BYTES_MAX + 1).to_bytes(4) + b"rest")
+        assert nonce.result()[1:] == NONCE[1:]
+
+    asyncio.run(scenario())
+    assert answers == [b"one"]
+    assert failed == [f"an answer of {ANSWER_BYTES_MAX + 1} bytes, more than {ANSWER_BYTES_MAX}"]

@@ -177,6 +177,24 @@ def test_a_later_version_is_told_what_is_not_understood_and_served_with_the_rest
     asyncio.run(scenario())
 
 
+def test_a_message_that_cannot_be_ends_the_connection_and_is_counted() -> None:
+    async def scenario() -> None:
+        taken: list[bytes] = []
+        counters = Counters()
+        homes = SimpleNamespace(secret=lambda: SECRET)
+        server = await asyncio.get_running_loop().create_server(
+            lambda: door_for(homes, taken, counters), "127.0.0.1", 0
+        )
+        at = Address(*server.sockets[0].getsockname())
+        behind = b"\x00\x00\x00\x07\x00record" + b"\x7f\xff\xff\xff"
+        with pytest.raises((EOFError, ConnectionError)):
+            await ask_node(at, None, Messages(slot=1), SECRET, WAIT_S, behind=behind)
+        assert (taken, counters.nodes_refused) == ([b"\x00record"], 1)
+        server.close()
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.parametrize("version", [OLDEST_VERSION - 1, OLDEST_VERSION, VERSION + 1])
 def test_a_node_that_is_called_says_its_version_and_may_be_later(version: int) -> None:
     async def scenario() -> None:
@@ -197,6 +215,41 @@ def test_a_node_that_is_called_says_its_version_and_may_be_later(version: int) -
         server.close()
 
     asyncio.run(scenario())
+
+
+@pytest.mark.promise("cluster-25")
+@pytest.mark.parametrize("says", [b"", b"\xff\xff\xff\xfe", b"\xff\xff\xff\xff"])
+def test_a_node_that_does_not_answer_as_it_should_is_called_anew(
+    says: bytes, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One that is stuck, one that announces 4 GiB, and one that does not know the question."""
+
+    async def scenario() -> None:
+        monkeypatch.setattr(node_messages, "RETRY_S", 0.001)
+        monkeypatch.setattr(node_messages, "ANSWER_S", 0.01 if not says else WAIT_S)
+        calls: list[asyncio.Transport] = []
+
+        class Called(asyncio.Protocol):
+            def connection_made(self, transport: asyncio.BaseTransport) -> None:
+                calls.append(cast(asyncio.Transport, transport))
+                calls[-1].write(bytes([VERSION]) + bytes(NONCE_BYTES - 1))
+
+            def data_received(self, _: bytes) -> None:
+                calls[-1].write(says)
+
+        server = await asyncio.get_running_loop().create_server(Called, "127.0.0.1", 0)
+        at = Address(*server.sockets[0].getsockname())
+        homes = SimpleNamespace(tls=None, secret=lambda: SECRET, address_of=lambda _: at)
+        sender = NodeSender(cast(Homes, homes), (1,), print)
+        sender.start()
+        await wait_for(lambda: sender.far[1].given_up >= 2 and len(calls) >= 3, WAIT_S, "three calls")
+        sender.close()
+        await wait_for(lambda: all(each.is_closing() for each in calls), WAIT_S, "the end of the last one")
+        server.close()
+
+    asyncio.run(scenario())
+    why = {b"": "has not answered for 0.01 s", b"\xff\xff\xff\xfe": "an answer of 4294967294 bytes"}
+    assert why.get(says, "another version") in caplog.text
 
 
 def test_a_node_that_is_asked_whether_it_is_there_answers_with_its_figures(
