@@ -35,6 +35,7 @@ from tests.support.redis_cluster import RedisCluster
 from tests.support.servers import on_servers
 from tests.support.waiting import wait_for, wait_until
 
+from embermq.cli.cluster import HEADINGS
 from embermq.formats.redis_layout import client_keys, key_prefix
 from embermq.mqtt.wire.packets import Puback, Publish, Subscription
 from embermq.mqtt.wire.reason_codes import ReasonCode
@@ -103,6 +104,23 @@ async def look_at_clients(found: list[BrokerProcess], clients: list[MqttClient])
             assert (change["over"], change["outcome"]) == ("control" if node is other else "node", "done")
 
 
+async def look_at_nodes(found: list[BrokerProcess]) -> None:
+    """Each of them shows all, with what they have and whether they reach their stores. Each has two of the
+    clients, one by the other node."""
+    for node in found:
+        told, _ = await asyncio.to_thread(operate, node, "cluster", "status", "--json")
+        shown = json.loads(told)["nodes"]
+        assert [each["about"]["node"] for each in shown] == ["one", "zero"]
+        for each in shown:
+            figures = each["figures"]
+            assert (figures["connections"], figures["sessions"], figures["queues"]) == (2, 2, 0)
+            assert figures["ready"]
+            assert figures["stores"] == dict.fromkeys(("log", "session_store", "other_slots"), "ok")
+        told, _ = await asyncio.to_thread(operate, node, "cluster", "status")
+        assert told.splitlines()[1].split() == list(HEADINGS)
+        assert all(" ok " in line for line in told.splitlines()[2:])
+
+
 async def ban(found: list[BrokerProcess]) -> None:
     """What one node bans is sent away by all, and comes in nowhere until another one lifts the ban."""
     clients = [MqttClient(id_of(home, "banned")) for home in range(SLOTS)]
@@ -156,6 +174,7 @@ def test_a_client_may_connect_to_any_node_and_reaches_all_clients(
                 await client.publish(f"a/{qos}/{number}", b"x", qos=qos)
         await tell_without_a_log(clients)
         await look_at_clients(found, clients)
+        await look_at_nodes(found)
         await ban(found)
         await find_what_is_retained(found)
         for client in clients:

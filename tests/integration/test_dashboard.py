@@ -548,7 +548,7 @@ def test_nodes_of_the_cluster_are_shown(page: Browser, broker: AdminBroker) -> N
         view={
             "name": "plant",
             "place": "etcd://h1:2379",
-            "nodes": [alone, msgspec.to_builtins(other)],
+            "nodes": [alone, msgspec.to_builtins(other) | {"figures": None}],
         },
     )
     assert "etcd://h1:2379" in told and "stands by" in told and "4.5 s" in told and "This broker" not in told

@@ -30,7 +30,7 @@ def served(
     """Do `work` with a client of the API."""
 
     async def run() -> None:
-        desks = {QUEUES: bench.desk, CLUSTER: ClusterDesk(MembershipAlone("cars"))}
+        desks = {QUEUES: bench.desk, CLUSTER: ClusterDesk(MembershipAlone("cars"), None, None)}
         api = create_api(desks, access or Everything(), HTTP_OPERATIONS)
         app = Starlette(routes=[mounted(api)])
         transport = httpx.ASGITransport(app=app, client=(peer, 5), raise_app_exceptions=False)

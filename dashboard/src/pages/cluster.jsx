@@ -3,6 +3,12 @@ import { API, useAsked } from "../api.js";
 import { NONE, count, duration } from "../format.js";
 import { Facts, Head, State, Table, Time, Waiting } from "../parts.jsx";
 
+const away = (stores) =>
+  Object.entries(stores)
+    .filter(([, told]) => !told.startsWith("ok"))
+    .map(([name, told]) => `${name}: ${told}`)
+    .join("; ");
+
 export function Cluster() {
   const asked = useAsked(`${API}/cluster`);
   const here = useAsked(`${API}/broker`, 0).data;
@@ -27,6 +33,11 @@ export function Cluster() {
               { name: "Node", isMain: true, cell: (row) => row.about.node + (here?.node === row.about.node ? " (this one)" : "") },
               { name: "State", cell: (row) => <State of={row.slots.length ? "serves" : "stands by"} good={["serves"]} /> },
               { name: "Slots", cell: (row) => row.slots.join(", ") },
+              { name: "Stores", cell: (row) => (row.figures ? away(row.figures.stores) || <State of="ok" good={["ok"]} /> : NONE) },
+              { name: "Connections", isNumber: true, cell: (row) => (row.figures ? count(row.figures.connections) : NONE) },
+              { name: "Sessions", isNumber: true, cell: (row) => (row.figures ? count(row.figures.sessions) : NONE) },
+              { name: "Queues", isNumber: true, cell: (row) => (row.figures ? count(row.figures.queues) : NONE) },
+              { name: "Lag", isNumber: true, cell: (row) => (row.figures ? count(row.figures.lag_messages) : NONE) },
               { name: "Epoch", isNumber: true, cell: (row) => row.epoch },
               { name: "Lease ends in", isNumber: true, cell: (row) => (row.lease_left_s === null ? "never" : duration(row.lease_left_s)) },
               { name: "Host", cell: (row) => row.about.host },

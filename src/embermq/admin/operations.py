@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from embermq.admin import access_operations
 from embermq.admin import archive_values as archive
 from embermq.admin import broker_values as whole
+from embermq.admin import cluster_values as cluster
 from embermq.admin import message_values as message
 from embermq.admin import parked_values as parked
 from embermq.admin import queue_values as queue
@@ -19,7 +20,6 @@ from embermq.admin import rule_feed_values as rule
 from embermq.admin import session_values as session
 from embermq.admin.access import Scope
 from embermq.admin.operation import AdminOperation, RowsOf
-from embermq.ports.membership import ClusterView
 from embermq.queues.explaining import Reason
 from embermq.queues.inspection import ConsumerView, DeadLetterView, GroupView, MessageView, QueueStats
 from embermq.queues.settings import QueueSettings
@@ -397,8 +397,15 @@ TAKE_OF_RULE = _rule_feeds(
     is_inner=True,
 )
 GET_CLUSTER = _cluster(
-    "GetCluster", "GET /cluster", READ, "Nodes of the broker's cluster, with their leases and slots"
-)(session.NoRequest, ClusterView, lambda desk, _: desk.view())
+    "GetCluster", "GET /cluster", READ, "Nodes of the broker's cluster, with their leases, slots and figures"
+)(session.NoRequest, cluster.ClusterStatus, lambda desk, _: desk.view())
+LIST_NODE_FIGURES = _cluster("ListNodeFigures", "GET /cluster/figures", READ, "Of nodes that serve")(
+    session.NoRequest,
+    list[cluster.NodeFigures],
+    lambda desk, _: desk.figures(),
+    is_inner=True,
+    is_list_of_all=True,
+)
 GET_BROKER = _broker(
     "GetBroker",
     "GET /broker",

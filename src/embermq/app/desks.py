@@ -87,7 +87,7 @@ def make_desks(
         MESSAGES: shared(MessageDesk(broker, ticks)),
         ARCHIVE: ArchiveAsked(found.settings),
         PARKED: shared(ParkedDesk(broker, ticks, opened.parking)),
-        CLUSTER: ClusterDesk(membership),
+        CLUSTER: shared(ClusterDesk(membership, figures.of_node, nodes)),
         REPLAYS: ReplayDesk(broker, ticks),
         RULE_FEEDS: RuleFeedDesk(broker, ticks),
         TRAIL: trail,

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING
 
 from embermq import __version__
 from embermq.admin.broker_values import HISTORY_S, BrokerFigures, BrokerView
+from embermq.admin.cluster_values import NodeFigures
 from embermq.admin.event_stream import CLIENT, FIGURES, EventStream
 from embermq.admin.service import Readiness
 from embermq.app.config import Settings
 from embermq.app.opened import OpenedBroker
+from embermq.durability.retention import DISPATCHER
 from embermq.edge.mqtt_server import MqttServer
 from embermq.edge.tick_loop import TickLoop
 from embermq.model.counters import Counters
@@ -49,6 +51,8 @@ TOTALS = (
     "damaged_records",
     "unexpected_errors",
 )
+STORES = ("log", "session_store", "other_slots")
+"""Parts that are servers, or logs on them."""
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -112,6 +116,27 @@ class Figures:
             connections_max=settings.clients.connections_max,
             now=self._history[-1],
             totals={name: getattr(counters, name) for name in TOTALS},
+        )
+
+    def of_node(self) -> NodeFigures:
+        """What a cluster is told of this node."""
+        state, ready = self._opened.broker.state, self._service.ready()
+        retained = self._service.retained
+        pins = (
+            [pin for pin in retained.pins if pin.name != DISPATCHER and not pin.generation]
+            if retained
+            else []
+        )
+        slowest = max(pins, key=lambda pin: pin.behind, default=None)
+        return NodeFigures(
+            node=self._settings.cluster.node or platform.node(),
+            connections=self._server.connections,
+            sessions=len(state.sessions),
+            queues=len(_depths(state.queues)),
+            lag_messages=slowest.behind if slowest is not None else 0,
+            lagging=slowest.name if slowest is not None else "",
+            ready=ready.ready,
+            stores={name: ready.parts[name] for name in STORES if name in ready.parts},
         )
 
     def _figures(self) -> BrokerFigures:

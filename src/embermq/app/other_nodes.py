@@ -22,18 +22,19 @@ MUTE_S = 5.0
 
 
 class NodesAsked:
-    """See `admin.forwarding.OtherNodes`. Of a cluster with so many slots."""
+    """See `admin.forwarding.OtherNodes`. Of a cluster with so many slots; all are others' where this node has none."""
 
-    def __init__(self, homes: ClusterHomes, slots: int) -> None:
+    def __init__(self, homes: ClusterHomes, slots: int, *, serves: bool = True) -> None:
         self._homes = homes
         self._slots = slots
+        self._serves = serves
         self._mute: dict[int, tuple[Address, float]] = {}
         """By slot whose node did not answer in time, and until when it is left out."""
 
     @property
     def slot(self) -> int:
         """See `OtherNodes`."""
-        return self._homes.slot
+        return self._homes.slot if self._serves else -1
 
     @property
     def others(self) -> Sequence[int]:

@@ -16,7 +16,9 @@ from embermq.app.cluster_side import ClusterSide
 from embermq.app.config import Settings
 from embermq.app.control import ControlSide
 from embermq.app.errors import StartError
+from embermq.app.homes import ClusterHomes
 from embermq.app.http_side import HttpSide
+from embermq.app.other_nodes import NodesAsked
 from embermq.app.own_thread import on_own_thread
 from embermq.app.service_unit import tell_systemd
 from embermq.edge.listener_settings import compose_listeners
@@ -52,7 +54,9 @@ class StandbyService:
 async def stand_by(settings: Settings, data_dir: Path, cluster: ClusterSide) -> bool:
     """Serve `/health`, `/ready` and `cluster status` until this node's turn has come, True, or it is told to stop. Its
     listeners over TLS stay closed. Raises StartError."""
-    desks = {CLUSTER: ClusterDesk(cluster.membership)}
+    slots = settings.cluster.slots
+    nodes = NodesAsked(ClusterHomes(settings, cluster), slots, serves=False) if slots > 1 else None
+    desks = {CLUSTER: ClusterDesk(cluster.membership, None, nodes)}
     http = HttpSide(data_dir, StandbyService(cluster), desks, Refusals(), NO_TRAIL, bound={})
     control = ControlSide(data_dir)
     try:
