@@ -156,7 +156,7 @@ class ClusterSide:
         while not self._stopped:
             if self.look_for_place():
                 return True
-            self._due.wait(self._ttl_s / RENEWALS)
+            self._due.wait(self._pause_s())
             self._due.clear()
         return False
 
@@ -184,6 +184,11 @@ class ClusterSide:
             self._has_told, self._refused_from_s = True, self._clock()
             self._answered_from_s = self._clock()
         return False
+
+    def _pause_s(self) -> float:
+        """Until the lease is to be renewed, or this node may have a slot that is free already."""
+        left_s = self._answered_from_s + self._ttl_s - self._clock()
+        return min(self._ttl_s / RENEWALS, left_s) if left_s > 0 else self._ttl_s / RENEWALS
 
     def stop_waiting(self) -> None:
         """End `stand_by` from elsewhere: it returns without a place."""

@@ -186,6 +186,21 @@ def test_a_node_stands_by_and_serves_when_the_other_one_is_out(monkeypatch: pyte
     found.side.leave()
 
 
+def test_a_node_that_stands_by_asks_again_as_soon_as_it_may_have_a_free_slot(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And not when it renews its lease the next time."""
+    found = Side(monkeypatch)
+    side = found.side
+    monkeypatch.setattr(cluster_side, "RENEWALS", 3)
+    side._answered_from_s = found.now_s
+    assert side._pause_s() == TTL_S / 3
+    found.now_s += TTL_S - 0.25
+    assert side._pause_s() == 0.25
+    found.now_s += 0.25
+    assert side._pause_s() == TTL_S / 3
+
+
 def test_a_node_that_stands_by_can_be_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     found = Side(monkeypatch)
     found.service.join(OTHER, (0,), math.inf)
