@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.faults.test_cluster_slots import WAIT_S, id_of, nodes, serves_anew, starts
+from tests.faults.cluster import WAIT_S, id_of, nodes, serves_anew, starts
 from tests.support.broker_process import BrokerProcess
 from tests.support.etcd_server import EtcdServer
 from tests.support.kafka_server import KafkaServer

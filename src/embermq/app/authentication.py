@@ -17,6 +17,7 @@ from embermq.access.authentication.failure_counts import FailureCounts
 from embermq.access.authentication.passwords import PasswordHashes, PasswordStep
 from embermq.access.authentication.remembered_passwords import RememberedPasswords
 from embermq.access.authentication.scram import ScramStep
+from embermq.access.authentication.scram_verifiers import lines_of_nobody
 from embermq.access.authentication.settings import (
     AuthenticationSettings,
     HttpHookSettings,
@@ -114,6 +115,13 @@ class Authentication:
         await self._lookups.close()
         self._checks.close()
         self._quick.close()
+
+
+def made_ahead(settings: AuthenticationSettings, scram: ScramSettings) -> PasswordHashes:
+    """What takes long and needs no store: a node that stands by has it when its turn comes."""
+    if ScramStep.name in settings.chain:
+        lines_of_nobody(scram.iterations)  # its library is loaded now
+    return PasswordHashes()
 
 
 def _token_step(settings: JwtSettings, checks: Checks) -> Step:

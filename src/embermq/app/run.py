@@ -21,6 +21,7 @@ from msgspec import Struct
 from embermq import HOT_PATH
 from embermq.access.authentication.errors import ChainError
 from embermq.access.authentication.identity import Identity
+from embermq.access.authentication.passwords import PasswordHashes
 from embermq.access.authorization.rule_set import RuleSet
 from embermq.admin.access_operations import BANS
 from embermq.admin.ban_desk import BanDesk
@@ -28,7 +29,7 @@ from embermq.admin.operations import QUEUES
 from embermq.admin.settings import GrpcLimits
 from embermq.app import out_of_memory
 from embermq.app.audit_trail import AuditTrail
-from embermq.app.authentication import Authentication
+from embermq.app.authentication import Authentication, made_ahead
 from embermq.app.authorization import RuleFiles
 from embermq.app.cluster_side import ClusterSide, end_at_once
 from embermq.app.config import Configuration, Settings
@@ -159,7 +160,11 @@ def _nowhere(_queue: str) -> str:
 
 
 def _make_parts(
-    settings: Settings, data_dir: Path, open_stores: OpenStores, homes: ClusterHomes | None
+    settings: Settings,
+    data_dir: Path,
+    open_stores: OpenStores,
+    homes: ClusterHomes | None,
+    hashes: PasswordHashes,
 ) -> _Parts:
     """Read what is stored and put the parts together; nobody is served yet. Raises StartError, StoreError."""
     loop = asyncio.get_running_loop()
@@ -171,7 +176,7 @@ def _make_parts(
     threaded = settings.log.durability == "fsync" or settings.stores.log != SQLITE
     embedded = open_stores(loop.call_soon_threadsafe if threaded else loop.call_soon, rules)
     note_places(data_dir, settings, None if homes is None else homes.slot)
-    authentication = _authentication(settings, users, embedded)
+    authentication = _authentication(settings, users, embedded, hashes)
     ticks = TickLoop(
         embedded.broker,
         embedded.delivery,
@@ -263,6 +268,7 @@ class _Application:
         try:
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, _end_early)
+            hashes = made_ahead(self._settings.authentication, self._settings.scram)
             if not self._cluster.join() and not await self._stand_by():
                 LOG.info("stopped while another node served")
                 return 0
@@ -270,7 +276,7 @@ class _Application:
             open_stores = self._open_stores(self._settings, slot)
             settings = self._settings = slot_settings(self._settings, slot)
             homes = ClusterHomes(settings, self._cluster) if settings.cluster.slots > 1 else None
-            parts = _make_parts(settings, self._data_dir, open_stores, homes)
+            parts = _make_parts(settings, self._data_dir, open_stores, homes, hashes)
         except _EndedEarlyError:
             LOG.info("stopped before it was ready")
             return 0
@@ -477,7 +483,9 @@ def _tell(tells: Sequence[Tell], event: ClientEvent) -> None:
         tell(event)
 
 
-def _authentication(settings: Settings, users: Users, embedded: OpenedBroker) -> Authentication:
+def _authentication(
+    settings: Settings, users: Users, embedded: OpenedBroker, hashes: PasswordHashes
+) -> Authentication:
     try:
         return Authentication(
             users,
@@ -487,6 +495,7 @@ def _authentication(settings: Settings, users: Users, embedded: OpenedBroker) ->
             scram=settings.scram,
             jwt=settings.jwt,
             http_hook=settings.http_hook,
+            hashes=hashes,
         )
     except ChainError as error:
         embedded.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -74,5 +75,4 @@ async def stand_by(settings: Settings, data_dir: Path, cluster: ClusterSide) -> 
         tell_systemd("READY=1\nSTATUS=stands by")
         return await on_own_thread(cluster.stand_by, "stands by")
     finally:
-        await http.stop()
-        await control.stop()
+        await asyncio.gather(http.stop(), control.stop())

@@ -33,7 +33,7 @@ def status(broker: ControlClient) -> Told:
 def _cells(node: NodeStatus) -> tuple[str, ...]:
     about, left_s, figures = node.about, node.lease_left_s, node.figures
     unknown = "?" if node.slots else "-"
-    counts = (unknown,) * 4
+    counts: tuple[str, ...] = (unknown,) * 4
     if figures is not None:
         counts = tuple(
             map(str, (figures.connections, figures.sessions, figures.queues, figures.lag_messages))
