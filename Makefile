@@ -152,9 +152,9 @@ perf: ## Every figure that is promised, one after the other; leave the machine t
 	@exec env PERF=1 $(BIN)/python -m pytest -rP $(ARGS)
 
 .PHONY: simulate
-simulate: $(TEST_READY) ## A broker in a simulated world, from as many seeds as one likes (SEEDS=2000 FIRST=1)
+simulate: $(TEST_READY) ## Brokers in a simulated world, from as many seeds as one likes (SEEDS=2000 FIRST=1)
 	@exec $(BIN)/python -m pytest tests/simulation/test_seeds.py --seeds=$(or $(SEEDS),2000) \
-		--first-seed=$(or $(FIRST),1) -n 2 -q $(ARGS)
+		--cluster-seeds=$(or $(SEEDS),2000) --first-seed=$(or $(FIRST),1) -n auto -q $(ARGS)
 
 .PHONY: fuzz
 fuzz: $(TEST_READY) ## 1,000,000 mutated packets (ARGS='--fuzz-seed 2'), and property tests with many more cases

@@ -132,8 +132,9 @@ class SimulatedClient:
         """Begin a connection, beside one that may still be there."""
         world, host = self.world, self.world.host_for(self)
         if host.is_away:
-            self.connects += 1
-            self._dial_later()
+            if self.transport is None:
+                self.connects += 1
+                self._dial_later()
             return
         if self.transport is not None:
             self.oracle.ended(self, politely=False)

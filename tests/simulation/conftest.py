@@ -9,9 +9,10 @@ AT_ONCE = 15
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """`seeds` are some of those that the options name."""
-    if "seeds" in metafunc.fixturenames:
-        first, count = metafunc.config.getoption("--first-seed"), metafunc.config.getoption("--seeds")
-        end = first + count
-        parts = [range(start, min(start + AT_ONCE, end)) for start in range(first, end, AT_ONCE)]
-        metafunc.parametrize("seeds", parts, ids=[f"{part.start}-{part.stop - 1}" for part in parts])
+    """`seeds` and `cluster_seeds` are some of those that the options name."""
+    for name, option in (("seeds", "--seeds"), ("cluster_seeds", "--cluster-seeds")):
+        if name in metafunc.fixturenames:
+            first = metafunc.config.getoption("--first-seed")
+            end = first + metafunc.config.getoption(option)
+            parts = [range(start, min(start + AT_ONCE, end)) for start in range(first, end, AT_ONCE)]
+            metafunc.parametrize(name, parts, ids=[f"{part.start}-{part.stop - 1}" for part in parts])

@@ -52,8 +52,8 @@ class Oracle:
         self.last: dict[tuple[str, str, str, int], int] = {}
         self.wills: dict[bytes, Connection] = {}
         self.present: set[str] = set()
-        self.retained: dict[tuple[str, str], int] = {}
-        """By topic and publisher the last number that was acknowledged."""
+        self.retained: dict[tuple[str, str, int], int] = {}
+        """By topic, publisher and QoS the last number that was acknowledged."""
         self.settling: dict[tuple[str, bytes], str] = {}
         self.offers: dict[str, bytes] = {}
         """Message id -> payload."""
@@ -125,7 +125,7 @@ class Oracle:
             return
         message.is_acknowledged = True
         if packet.retain:
-            self.retained[message.topic, message.publisher] = message.number
+            self.retained[message.topic, message.publisher, message.qos] = message.number
 
     # Subscribers
 
@@ -209,17 +209,17 @@ class Oracle:
 
     def check_retained(self, found: dict[str, dict[str, bytes]]) -> None:
         """`found`: what clients of different nodes are given by topic. It is the same, and nothing older than what its
-        publisher was told is the newest."""
+        publisher was told, with the same QoS: what is repeated with QoS 1 is a message once more."""
         first, *others = found.items()
         for name, by_topic in others:
             if by_topic != first[1]:
                 raise Broken(f"retained is {first[1]} for {first[0]}, and {by_topic} for {name}")
-        for topic, _ in self.retained:
+        for topic, _, _ in self.retained:
             if topic not in first[1]:
                 raise Broken(f"nothing is retained on {topic}")
         for topic, payload in first[1].items():
             message = self.messages[payload]
-            newest = self.retained.get((topic, message.publisher), 0)
+            newest = self.retained.get((topic, message.publisher, message.qos), 0)
             if message.number < newest:
                 raise Broken(f"{payload!r} is retained on {topic}, and {newest} was acknowledged since")
 

@@ -24,7 +24,7 @@ CLUSTERS = (3, 2), (4, 3), (3, 3), (2, 2)
 
 def told(outcome: Outcome, test: str) -> str:
     """What a person needs who looks into it."""
-    options = f"--seeds 1 --first-seed {outcome.seed} -n 0 -k {test}"
+    options = f"--seeds 1 --cluster-seeds 1 --first-seed {outcome.seed} -n 0 -k {test}"
     again = f"{sys.executable} -m pytest tests/simulation/test_seeds.py {options}"
     trace = "\n".join(outcome.trace)
     return f"seed {outcome.seed}: {outcome.broken}\nrepeat it: {again}\nwhat happened last:\n{trace}"
@@ -52,8 +52,8 @@ def test_a_node_that_stands_by_takes_over_while_the_other_goes_on_sleeps_or_is_d
     "cluster-3", "cluster-5", "cluster-7", "cluster-8", "cluster-9", "cluster-11", "cluster-12"
 )
 @pytest.mark.promise("cluster-16", "cluster-17", "cluster-18")
-def test_nodes_that_serve_a_slot_each_are_as_one_broker(seeds: range) -> None:
-    for seed in seeds:
+def test_nodes_that_serve_a_slot_each_are_as_one_broker(cluster_seeds: range) -> None:
+    for seed in cluster_seeds:
         nodes, slots = CLUSTERS[max(0, seed % 6 - 2)]
         outcome = World(seed, nodes=nodes, slots=slots).run()
         assert not outcome.broken, told(outcome, "slot")
