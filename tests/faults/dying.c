@@ -6,10 +6,12 @@
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/types.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -78,6 +80,22 @@ ssize_t writev(int fd, const struct iovec *parts, int count)
     REAL(ssize_t, "writev", int, const struct iovec *, int);
     send_step(fd);
     return real(fd, parts, count);
+}
+
+long syscall(long number, ...)
+{
+    static long (*real)(long, ...);
+    if (!real)
+        real = (long (*)(long, ...))dlsym(RTLD_NEXT, "syscall");
+    long a[6];
+    va_list rest;
+    va_start(rest, number);
+    for (int at = 0; at < 6; at++)
+        a[at] = va_arg(rest, long);
+    va_end(rest);
+    if (number == SYS_io_submit)
+        step("sync");
+    return real(number, a[0], a[1], a[2], a[3], a[4], a[5]);
 }
 
 ssize_t send(int fd, const void *data, size_t length, int flags)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -110,10 +111,19 @@ def open_segment_log(
         now_ms=tables.now_ms,
         accept_loss=accept_loss,
         segment_bytes=_segment_bytes(settings.log.retention_bytes),
+        loop=_running_loop(),
     )
     for lost in store.lost:
         LOG.error("lost, and accepted: %s", lost)
     return SegmentLog(settings, data_dir, tables, store)
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    """None for a tool that has no event loop."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
 
 
 def _segment_bytes(retention_bytes: int) -> int:

@@ -1,7 +1,8 @@
 """The tick's way into the log: one frame, one sync, then everybody may be told; its state goes to the checkpoint.
 
-Levels: `fsync` writes and syncs on a thread of its own, so that the event loop goes on meanwhile, and the loop applies
-the state to the checkpoint in the same time; `os` hands the frame to the kernel; `memory` answers at once and writes
+Levels: `fsync` has the kernel sync what it wrote, so that the event loop goes on meanwhile, and the loop applies the
+state to the checkpoint in the same time; what is large, and all where the kernel does not do so, is written and synced
+on a thread. `os` hands the frame to the kernel; `memory` answers at once and writes
 what has gathered every `MEMORY_WRITE_S`. The checkpoint commits frames that are written, and synced at the level
 `fsync`, alone.
 
@@ -13,7 +14,9 @@ room, what it has not committed is kept in memory and in the log, and no records
 
 import os
 import time
+from asyncio import AbstractEventLoop
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -26,6 +29,8 @@ from google_crc32c import value as crc32c
 from msgspec import Struct
 from msgspec.structs import replace
 
+from embermq.adapters.segments.kernel_sync import KernelSync
+from embermq.adapters.segments.left_out import LEFT_OUT, stands_in_log, without_bodies
 from embermq.adapters.segments.recovery import Tail, find_tail
 from embermq.adapters.segments.writer import (
     SEGMENT_BYTES,
@@ -45,7 +50,6 @@ from embermq.formats.segments import (
     segment_name,
 )
 from embermq.model.durations import DurationCounts
-from embermq.model.session_writes import QueueRow, QueueState
 from embermq.model.tick_writes import TickWrites
 from embermq.ports.checkpoint import Checkpoint, CheckpointPosition
 from embermq.ports.errors import StoreError, StoreFull
@@ -58,10 +62,8 @@ STUCK_S = 1.0
 """Without room for the checkpoint it is tried again so often."""
 MEMORY_WRITE_S = 0.05
 MEMORY_BYTES = 1024 * 1024
-LARGE_BYTES = 1024
-"""A stored message of more bytes is not written again with the state."""
-_LEFT_OUT = b"@"
-"""Stands for the record of a retained message whose body is left out of the state; no record is so short."""
+INLINE_BYTES_MAX = 128 * 1024
+"""A frame of more bytes is written on a thread: copying it would hold up the event loop."""
 RESERVE_NAME = "reserve"
 RESERVE_BYTES = 16 * 1024 * 1024
 """Given back to the disk when it is full, for what sessions have to keep."""
@@ -85,6 +87,15 @@ class _Frame(Struct):
     base: int
 
 
+class _Work(Struct):
+    """A frame that is being written and synced, and who is told."""
+
+    frame: _Frame
+    logged: Logged
+    is_written: bool = False
+    began_s: float = 0.0
+
+
 class SegmentTickStore(TickStore):
     """See the module. `now_ms` is the broker's time; `post` brings results back to the broker's thread; `on_end` is
     told, there, why nothing can be logged any more. `lost` says what the start had to do without. Raises StoreError."""
@@ -100,7 +111,9 @@ class SegmentTickStore(TickStore):
         accept_loss: bool = False,
         segment_bytes: int = SEGMENT_BYTES,
         reserve_bytes: int = RESERVE_BYTES,
+        loop: AbstractEventLoop | None = None,
     ) -> None:
+        """With `loop`, which runs on the broker's thread, the kernel syncs where it can."""
         self.folder = folder
         self.on_end: list[Callable[[StoreError], None]] = []
         self.trim_below = 0
@@ -135,11 +148,12 @@ class SegmentTickStore(TickStore):
         self.replayed = self._replay(tail)  # now that readers see the whole log
         self._take_reserve()
         self._begin_checkpoint()
-        self._work: SimpleQueue[tuple[_Frame, Logged] | None] = SimpleQueue()
+        self._work: SimpleQueue[_Work | None] = SimpleQueue()
         self._syncer: Thread | None = None
-        if durability == "fsync":
-            self._syncer = Thread(target=self._write_forever, name="message log", daemon=True)
-            self._syncer.start()
+        self._loop = loop
+        self._kernel = self._kernel_sync() if durability == "fsync" else None
+        self._syncing: _Work | None = None
+        """What the kernel syncs now."""
 
     @property
     def _ended(self) -> bool:
@@ -193,8 +207,8 @@ class SegmentTickStore(TickStore):
             self._answer(error, logged)
             return
         if self._durability == "fsync":
-            self._work.put((frame, logged))
-            self._apply(frame)  # while the disk syncs
+            if self._begin(_Work(frame, logged)):
+                self._apply(frame)  # while the disk syncs
         elif self._durability == "os":
             try:
                 if self._write(frame):
@@ -220,6 +234,8 @@ class SegmentTickStore(TickStore):
         if self._syncer is not None:
             self._work.put(None)
             self._syncer.join()
+        if self._kernel is not None:
+            self._end_kernel_sync(self._kernel)
         is_whole = not self._busy and not self._ended
         if is_whole:
             self._catch_up(now=True)
@@ -238,7 +254,7 @@ class SegmentTickStore(TickStore):
         records = writes.records
         rest = replace(writes, records=[])
         base, count = self.log_end, len(records)
-        state = b"" if rest.is_empty() else self._encoder.encode(_without_bodies(rest, records))
+        state = b"" if rest.is_empty() else self._encoder.encode(without_bodies(rest, records))
         body_bytes = sum(map(len, records))
         now_ms = self._now_ms()
         head = FrameHead(body_bytes, len(state), crc32c(state), count, base, now_ms)
@@ -267,12 +283,70 @@ class SegmentTickStore(TickStore):
         self._writer.advance(frame.size, frame.count, frame.body_bytes)
         return True
 
-    def _write_forever(self) -> None:
-        while (work := self._work.get()) is not None:
-            frame, logged = work
-            failure: StoreError | None = None
+    # Syncing.
+
+    def _kernel_sync(self) -> KernelSync | None:
+        if self._loop is None:
+            return None
+        try:
+            kernel = KernelSync()
+        except OSError:
+            return None
+        self._loop.add_reader(kernel.descriptor, self._kernel_is_done)
+        return kernel
+
+    def _begin(self, work: _Work) -> bool:
+        """Begin to write and sync. False when it could not be written: that is answered, or the log has ended."""
+        frame = work.frame
+        if self._kernel is not None and frame.size <= INLINE_BYTES_MAX:
             try:
                 self._writer.write(frame.parts, frame.size)
+            except StoreFull as error:
+                self._answer(error, work.logged)
+                return False
+            except OSError as error:
+                self._end(to_store_error(error, "cannot write to the message log"))
+                return False
+            work.is_written, work.began_s = True, time.perf_counter()
+            try:
+                self._kernel.begin(self._writer.descriptor)
+                self._syncing = work
+                return True
+            except OSError:
+                pass  # it has no room for one more: nothing has begun
+        if self._syncer is None:
+            self._syncer = Thread(target=self._write_forever, name="message log", daemon=True)
+            self._syncer.start()
+        self._work.put(work)
+        return True
+
+    def _kernel_is_done(self) -> None:
+        work, self._syncing = self._syncing, None
+        assert work is not None and self._kernel is not None
+        try:
+            self._kernel.wait()
+        except OSError as error:
+            self._end(to_store_error(error, "cannot write to the message log"))
+            return
+        self._writer.syncs.add(time.perf_counter() - work.began_s)
+        self._written(work.frame, work.logged, None)
+
+    def _end_kernel_sync(self, kernel: KernelSync) -> None:
+        if self._loop is not None:
+            self._loop.remove_reader(kernel.descriptor)
+        if self._syncing is not None:
+            with suppress(OSError):  # nobody is answered any more
+                kernel.wait()
+        kernel.close()
+
+    def _write_forever(self) -> None:
+        while (work := self._work.get()) is not None:
+            frame, logged = work.frame, work.logged
+            failure: StoreError | None = None
+            try:
+                if not work.is_written:
+                    self._writer.write(frame.parts, frame.size)
+                self._writer.sync()
             except StoreFull as error:
                 failure = error
             except OSError as error:
@@ -408,16 +482,16 @@ class SegmentTickStore(TickStore):
         return len(tail.frames)
 
     def _with_bodies(self, writes: TickWrites, base: int) -> TickWrites:
-        """The reverse of `_without_bodies`, for a tick whose records begin at offset `base`."""
+        """The reverse of `without_bodies`, for a tick whose records begin at offset `base`."""
         retained = writes.session.retained
         for index, one in enumerate(retained):
-            if one.record == _LEFT_OUT:
+            if one.record == LEFT_OUT:
                 offset = base + one.record_index
                 found = self._records(offset, offset + 1)
                 retained[index] = replace(one, record=found[0][1] if found else b"")
         rows = writes.session.queue_rows
         for index, row in enumerate(rows):
-            if not row.record and _stands_in_log(row):
+            if not row.record and stands_in_log(row):
                 found = self._records(row.offset, row.offset + 1)
                 rows[index] = replace(row, record=found[0][1] if found else b"")
         return writes
@@ -524,29 +598,3 @@ class SegmentTickStore(TickStore):
 def _trimming_failed(error: OSError | SegmentError) -> StoreError:
     doing = "cannot trim the message log"
     return to_store_error(error, doing) if isinstance(error, OSError) else StoreError(f"{doing}: {error}")
-
-
-def _stands_in_log(row: QueueRow) -> bool:
-    return row.offset >= 0 and row.state < QueueState.RELEASED
-
-
-def _without_bodies(writes: TickWrites, records: list[bytes]) -> TickWrites:
-    """What a frame says of stored and retained messages: large ones are in the log already, at their offsets."""
-    session = writes.session
-    sizes = [len(row.record) for row in session.queue_rows]
-    sizes += [len(one.record) for one in session.retained]
-    if max(sizes, default=0) <= LARGE_BYTES:
-        return writes
-    rows = [
-        replace(row, record=b"") if len(row.record) > LARGE_BYTES and _stands_in_log(row) else row
-        for row in session.queue_rows
-    ]
-    retained = [
-        replace(one, record=_LEFT_OUT)
-        if len(one.record) > LARGE_BYTES
-        and 0 <= one.record_index < len(records)
-        and one.record == records[one.record_index]
-        else one
-        for one in session.retained
-    ]
-    return replace(writes, session=replace(session, queue_rows=rows, retained=retained))

@@ -107,10 +107,15 @@ class SegmentWriter:
         except OSError as error:
             raise to_store_error(error, "no room for the message log") from error
 
+    @property
+    def descriptor(self) -> int:
+        """Of the file that is written."""
+        return self._descriptor
+
     def write(self, parts: Sequence[bytes], size: int) -> None:
-        """Append a frame, for which there is room, and sync it as the log is to be. Raises StoreFull when there is none
-        all the same (a file system that copies on write, a limit of the process): the frame does not count then. Any
-        other error is an OSError, after which nothing may be written any more."""
+        """Append a frame, for which there is room. Raises StoreFull when there is none all the same (a file system that
+        copies on write, a limit of the process): the frame does not count then. Any other error is an OSError, after
+        which nothing may be written any more."""
         if len(parts) > PARTS_MAX:
             parts = (b"".join(parts),)
         try:
@@ -123,10 +128,12 @@ class SegmentWriter:
             if error.errno in _FULL:
                 raise to_store_error(error, "no room for the message log") from error
             raise
-        if self._synced:
-            began_s = time.perf_counter()
-            os.fdatasync(self._descriptor)
-            self.syncs.add(time.perf_counter() - began_s)
+
+    def sync(self) -> None:
+        """Have what was written on disk. Raises OSError."""
+        began_s = time.perf_counter()
+        os.fdatasync(self._descriptor)
+        self.syncs.add(time.perf_counter() - began_s)
 
     def advance(self, size: int, record_count: int, body_bytes: int) -> None:
         """The frame that was written last counts, and readers may see it."""

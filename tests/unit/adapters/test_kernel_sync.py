@@ -1,0 +1,154 @@
+"""The log that the kernel syncs, without a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from queue import SimpleQueue
+
+import pytest
+from tests.contracts.stores import tick_writes
+
+from embermq.adapters.segments.kernel_sync import KernelSync
+from embermq.adapters.segments.tick_store import INLINE_BYTES_MAX, SegmentTickStore
+from embermq.adapters.sqlite.checkpoint import SqliteCheckpoint
+from embermq.adapters.sqlite.connection import apply_broker_schema, open_writer, wall_ms
+from embermq.adapters.sqlite.tick_tables import TickTables
+from embermq.formats.log_record import encode_record
+from embermq.model.message import Message
+from embermq.ports.errors import StoreError
+from embermq.ports.tick_store import Receipt
+
+ANSWER_S = 60.0
+
+
+def record(payload: bytes) -> bytes:
+    return encode_record(Message("a/b", payload, 1, False, "p", 4, 1_700_000_000_000))
+
+
+def opened(folder: Path) -> SegmentTickStore:
+    path = folder / "broker.db"
+    writer = open_writer(path, synchronous="NORMAL")
+    apply_broker_schema(writer)
+    loop = asyncio.get_running_loop()
+    return SegmentTickStore(
+        folder / "log",
+        SqliteCheckpoint(TickTables(writer), path),
+        durability="fsync",
+        post=loop.call_soon_threadsafe,
+        now_ms=wall_ms,
+        reserve_bytes=4096,
+        loop=loop,
+    )
+
+
+async def answer(store: SegmentTickStore, *payloads: bytes) -> Receipt | StoreError:
+    told: asyncio.Future[Receipt | StoreError] = asyncio.get_running_loop().create_future()
+    store.submit(tick_writes(records=[record(payload) for payload in payloads]), told.set_result)
+    assert not told.done()
+    async with asyncio.timeout(ANSWER_S):
+        return await told
+
+
+def run(scenario: Callable[[], Coroutine[object, object, None]]) -> None:
+    asyncio.run(scenario())
+
+
+def test_a_file_is_synced(tmp_path: Path) -> None:
+    kernel = KernelSync()
+    with (tmp_path / "file").open("wb") as file:
+        for _ in range(3):
+            file.write(b"x")
+            file.flush()
+            kernel.begin(file.fileno())
+            kernel.wait()
+    kernel.close()
+
+
+def test_what_cannot_be_synced_is_an_error() -> None:
+    kernel = KernelSync()
+    reads, writes = os.pipe()
+    with pytest.raises(OSError, match="Invalid argument"):
+        kernel.begin(writes)
+    os.close(reads)
+    os.close(writes)
+    with pytest.raises(OSError, match="Bad file"):
+        kernel.begin(writes)
+    kernel.close()
+
+
+def test_ticks_are_answered_in_order_and_large_ones_by_the_thread(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store = opened(tmp_path)
+        for number, payload in enumerate((b"0", bytes(INLINE_BYTES_MAX), b"2", b"3")):
+            assert await answer(store, payload) == Receipt(number, 1)
+            assert (store._syncer is not None) == (number > 0)
+        assert sum(store.syncs().counts) == 4  # type: ignore[union-attr]
+        store.close()
+        again = opened(tmp_path)
+        assert again.log_end == 4
+        again.close()
+
+    run(scenario)
+
+
+def test_a_sync_that_fails_ends_the_log_and_answers_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        store = opened(tmp_path)
+        ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        store.on_end.append(lambda failure: ended.set_result(str(failure)))
+        answers: SimpleQueue[Receipt | StoreError] = SimpleQueue()
+
+        def fail(self: KernelSync) -> None:
+            wait(self)
+            raise OSError(5, "Input/output error")
+
+        wait = KernelSync.wait
+        monkeypatch.setattr(KernelSync, "wait", fail)
+        store.submit(tick_writes(records=[record(b"x")]), answers.put)
+        async with asyncio.timeout(ANSWER_S):
+            assert await ended == "cannot write to the message log: Input/output error"
+        await asyncio.sleep(0)
+        assert answers.empty()
+        store.close()
+
+    run(scenario)
+
+
+def test_a_kernel_that_takes_no_more_leaves_the_sync_to_the_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        store = opened(tmp_path)
+
+        def refuse(_self: KernelSync, _file: int) -> None:
+            raise BlockingIOError(11, "Resource temporarily unavailable")
+
+        monkeypatch.setattr(KernelSync, "begin", refuse)
+        assert await answer(store, b"0") == Receipt(0, 1)
+        assert await answer(store, b"1") == Receipt(1, 1)
+        store.close()
+        again = opened(tmp_path)
+        assert again.log_end == 2
+        again.close()
+
+    run(scenario)
+
+
+def test_a_tick_that_is_synced_while_the_log_closes_is_there_at_the_next_start(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store = opened(tmp_path)
+        answers: list[Receipt | StoreError] = []
+        store.submit(tick_writes(records=[record(b"x")]), answers.append)
+        store.close()
+        await asyncio.sleep(0)
+        assert answers == []
+        again = opened(tmp_path)
+        assert again.log_end == 1
+        again.close()
+
+    run(scenario)
