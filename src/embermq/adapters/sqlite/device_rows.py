@@ -16,7 +16,7 @@ GATHERED_MAX = 4_000
 _RANGE = f"WHERE generation = ? AND seq BETWEEN ? AND ? AND seq % {QUEUE_SEQ_STEP} = ?"
 """Rows that are one step apart from the next: what has a place between two of them is none of these."""
 _MARK = f"UPDATE device_queue SET state = ?, packet_id = ? + (seq - ?) / {QUEUE_SEQ_STEP} {_RANGE}"
-_DONE = f"UPDATE device_queue SET state = 3, packet_id = 0, record = x'' {_RANGE}"
+_DONE = f"UPDATE device_queue SET state = 3, packet_id = 0, identifiers = x'', record = x'' {_RANGE}"
 _GONE = f"DELETE FROM device_queue {_RANGE}"
 _GONE_BELOW = f'{_GONE} AND "offset" < ?'
 
