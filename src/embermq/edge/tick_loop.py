@@ -162,6 +162,7 @@ class TickLoop:
         if self._turn_bytes >= UNWRITTEN_BYTES_MAX:
             self._turn_bytes = 0
             self._tick.flush()
+            self._wanted = True  # what was written may have set a timer
         batch = self._tick.batch
         if (
             batch.record_bytes < GATHERED_BYTES_MAX

@@ -330,6 +330,23 @@ def test_what_many_clients_bring_in_one_turn_is_written_before_the_turn_ends() -
     run(test)
 
 
+def test_a_timer_that_a_write_before_the_end_of_the_turn_has_set_is_kept() -> None:
+    """As that of a client that does not read."""
+
+    async def test(running: Running) -> None:
+        await asyncio.wait_for(running.ticks.drain(DEADLINE_S), DEADLINE_S)
+        state, over = running.hand.state, asyncio.Event()
+        slow = SimpleNamespace(flush=lambda: state.timers.at(state.tick.now_ms + 1, over.set))
+        running.ticks.before_read()
+        state.tick.dirty.append(slow)  # type: ignore[arg-type]
+        running.ticks.after_read()
+        assert not running.ticks.hold_back(_HeldBack(), UNWRITTEN_BYTES_MAX)
+        assert not state.tick.dirty
+        await asyncio.wait_for(over.wait(), DEADLINE_S)
+
+    run(test)
+
+
 def test_a_drain_that_ends_with_its_time_is_no_error() -> None:
     async def ends_with_its_time(running: Running) -> None:
         running.holds = True
