@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
+import errno
 import os
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -64,6 +66,26 @@ def test_a_file_is_synced(tmp_path: Path) -> None:
             file.flush()
             kernel.begin(file.fileno())
             kernel.wait()
+    kernel.close()
+
+
+def test_a_signal_does_not_end_a_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As io_getevents(2) tells of one: with EINTR, and nothing taken."""
+    kernel = KernelSync()
+    call, calls = kernel._call, list[int]()
+
+    def interrupted(*arguments: object) -> int:
+        calls.append(1)
+        if len(calls) == 2:  # the first begins the sync
+            ctypes.set_errno(errno.EINTR)
+            return -1
+        return int(call(*arguments))
+
+    monkeypatch.setattr(kernel, "_call", interrupted)
+    with (tmp_path / "file").open("wb") as file:
+        kernel.begin(file.fileno())
+        kernel.wait()
+    assert len(calls) == 3
     kernel.close()
 
 

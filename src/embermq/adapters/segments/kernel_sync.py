@@ -7,6 +7,7 @@ waits for the interpreter before and after its call, each time, while the event 
 import ctypes
 import os
 import platform
+from contextlib import suppress
 from struct import Struct
 
 _CALLS = {"x86_64": (206, 207, 208, 209), "aarch64": (0, 1, 4, 2)}
@@ -43,8 +44,10 @@ class KernelSync:
 
     def wait(self) -> None:
         """Return when it is over. Raises OSError when it failed."""
-        while self._checked(self._call(self._get, self._context, _ONE, _ONE, self._event, None)) != 1:
-            pass
+        ended = 0
+        while ended != 1:
+            with suppress(InterruptedError):  # by a signal, of which this call is not begun again by itself
+                ended = self._checked(self._call(self._get, self._context, _ONE, _ONE, self._event, None))
         os.eventfd_read(self.descriptor)
         result = _EVENT.unpack(self._event.raw)[2]
         if result < 0:

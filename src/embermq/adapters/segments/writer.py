@@ -26,7 +26,7 @@ SEGMENT_AGE_MS = 6 * 3_600_000
 """A file that is older is not continued, so that retention by age can let go of it."""
 STEP_BYTES = 4 * 1024 * 1024
 """Room that is taken from the disk in advance: extending a file costs more than writing into it."""
-CACHED_FILES = 4
+CACHED_FILES = 2
 """Closed files that stay in the page cache for their readers. The pages of those before are let go of, and what comes
 next takes them: to take pages that a virtual machine has not had yet costs ten times as much."""
 DISK_SHARE = 64
