@@ -106,6 +106,42 @@ def test_many_rows_are_written_before_the_commit_and_done_after_that(tables: Tic
     assert found == [(step, 1, 3), (2 * step, 1, 4)]
 
 
+def test_marks_are_written_before_the_commit_when_they_are_many(tables: TickTables) -> None:
+    step = QUEUE_SEQ_STEP
+    rows = [row(number * step, number) for number in range(1, GATHERED_MAX + 1)]
+    session(tables, queue_rows=rows)
+    late = GATHERED_MAX * step + 1
+    session(tables, queue_rows=[row(late, 1)], queue_marks=[mark(late, 1, QueueState.SENT)])
+    sent = [QueueMark(1, one.seq, one.offset, QueueState.SENT, 4) for one in rows]
+    query = "SELECT COUNT(*) FROM device_queue WHERE state = 1"
+    session(tables, queue_marks=[*sent[1:], *sent[1:]])
+    assert tables.connection.execute(query).fetchone() == (0,)
+    session(tables, queue_marks=sent[:1])
+    assert tables.connection.execute(query).fetchone() == (GATHERED_MAX,)
+    assert stored(tables, query) == [(GATHERED_MAX + 1,)]
+
+
+@pytest.mark.parametrize("follows", [False, True])
+def test_what_is_done_while_the_floor_stays_does_not_wait_for_the_commit(
+    follows: bool, tables: TickTables
+) -> None:
+    many = 2 * GATHERED_MAX
+    for number in range(1, many + 1):
+        floor = number if follows else -1
+        tables.apply(TickWrites(session=SessionWrites(queue_rows=[row(number, number)])), 0)
+        done = SessionWrites(queue_marks=[mark(number, number, QueueState.DONE)])
+        tables.apply(TickWrites(session=done, dispatcher_floor=floor), 0)
+    query = "SELECT COUNT(*) FROM device_queue"
+    assert tables.connection.execute(query).fetchone() == (0 if follows else GATHERED_MAX,)
+    assert stored(tables, query) == [(1 if follows else many,)]
+
+
+def test_nothing_is_left_of_a_session_that_has_ended(tables: TickTables) -> None:
+    session(tables, queue_rows=[row(1, 5)], queue_marks=[mark(1, 5, QueueState.DONE)])
+    session(tables, deleted_sessions=[1])
+    assert stored(tables, "SELECT * FROM device_queue") == []
+
+
 def test_a_packet_id_that_is_released_before_the_commit_is_never_written(tables: TickTables) -> None:
     before = tables.connection.total_changes
     session(tables, receiving=[(1, 5, 0), (2, 5, 1)])

@@ -174,3 +174,14 @@ def test_a_tick_that_is_synced_while_the_log_closes_is_there_at_the_next_start(t
         again.close()
 
     run(scenario)
+
+
+@pytest.mark.parametrize(("machine", "pointer_bytes"), [("x86_64", 4), ("aarch64", 4), ("riscv64", 8)])
+def test_calls_that_are_not_known_are_not_made(
+    machine: str, pointer_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same number is another call for a program of 32 bits."""
+    monkeypatch.setattr("platform.machine", lambda: machine)
+    monkeypatch.setattr("ctypes.sizeof", lambda _type: pointer_bytes)
+    with pytest.raises(OSError, match="not implemented"):
+        KernelSync()

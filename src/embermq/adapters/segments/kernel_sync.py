@@ -27,7 +27,8 @@ class KernelSync:
     thing, or gives us none."""
 
     def __init__(self) -> None:
-        numbers = _CALLS.get(platform.machine(), (-1, -1, -1, -1))
+        has_64_bits = ctypes.sizeof(ctypes.c_void_p) == 8  # calls of a program of 32 are others
+        numbers = _CALLS.get(platform.machine() if has_64_bits else "", (-1, -1, -1, -1))
         setup, self._destroy, self._get, self._submit = map(ctypes.c_long, numbers)
         self._call = ctypes.CDLL(None, use_errno=True).syscall
         self._context = ctypes.c_ulong(0)

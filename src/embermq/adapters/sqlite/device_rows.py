@@ -12,7 +12,8 @@ from msgspec import Struct, field
 from embermq.model.session_writes import QUEUE_SEQ_STEP, QueueMark, QueueRow, QueueState, SessionWrites
 
 GATHERED_MAX = 4_000
-"""Rows that gather at most, and rows of the table that are done: writing them is some 20 ms of work."""
+"""Rows that gather at most, marks of rows of the table, and those of them that are done: writing so many is some 20 ms
+of work. Of rows that came and are done, but have to stay known, so many may wait for the floor."""
 _RANGE = f"WHERE generation = ? AND seq BETWEEN ? AND ? AND seq % {QUEUE_SEQ_STEP} = ?"
 """Rows that are one step apart from the next: what has a place between two of them is none of these."""
 _MARK = f"UPDATE device_queue SET state = ?, packet_id = ? + (seq - ?) / {QUEUE_SEQ_STEP} {_RANGE}"
@@ -37,8 +38,6 @@ class _Changes(Struct):
     """Rows in the table that are done, with their offset."""
     dropped: set[int] = field(default_factory=set)
     """Rows in the table."""
-    finished: list[RowColumns] = field(default_factory=list)
-    """Rows that came and are done, above the floor: they stay known, else a crash would store them again."""
     last_seq: int = 0
 
 
@@ -49,7 +48,9 @@ class DeviceRows:
         self._connection = connection
         self._changes: dict[int, _Changes] = {}
         """By generation."""
-        self._count = 0
+        self._finished: list[RowColumns] = []
+        """Rows that came and are done, above the floor: they stay known, else a crash would store them again."""
+        self._count = self._marks = 0
 
     def gather(self, writes: SessionWrites, floor: int) -> None:
         """Take what a tick wants of them. Of what is done nothing is kept below `floor`. A `seq` is given once: what is
@@ -62,6 +63,7 @@ class DeviceRows:
         for mark in writes.queue_marks:
             changes = self._of(mark.generation, mark.seq)
             if mark.state != QueueState.DONE:
+                self._marks += mark.seq not in changes.rows and mark.seq not in changes.marks
                 changes.marks[mark.seq] = mark
             elif not self._finish(changes, mark.seq, floor):
                 changes.done[mark.seq] = mark.offset
@@ -69,13 +71,28 @@ class DeviceRows:
             changes = self._of(generation, seq)
             if not self._finish(changes, seq, floor):
                 changes.dropped.add(seq)
-        for generation in writes.deleted_sessions:
-            self._changes.pop(generation, None)
+        if writes.deleted_sessions:
+            ended = set(writes.deleted_sessions)
+            for generation in ended:
+                self._changes.pop(generation, None)
+            self._finished = [row for row in self._finished if row[0] not in ended]
+        self._write_much(floor)
+
+    def _write_much(self, floor: int) -> None:
+        """Of what gathers more than may wait for the commit."""
         if self._count >= GATHERED_MAX:
             # What is sent is mostly done before the commit, which has to have it.
             self._write_rows(self._changes.values())
             self._write_done(self._changes.values(), floor)
             self._count = 0
+        if self._marks >= GATHERED_MAX:
+            self._write_marks(self._changes.values())
+            self._marks = 0
+        if len(self._finished) >= 2 * GATHERED_MAX:
+            self._finished = [row for row in self._finished if row[2] >= floor]
+            if len(self._finished) >= GATHERED_MAX:  # the floor does not follow
+                self._put(self._finished[:GATHERED_MAX])
+                del self._finished[:GATHERED_MAX]
 
     def _of(self, generation: int, seq: int) -> _Changes:
         changes = self._changes.get(generation)
@@ -87,22 +104,23 @@ class DeviceRows:
 
     def _finish(self, changes: _Changes, seq: int, floor: int) -> bool:
         """A row is done. False when it is in the table."""
-        changes.marks.pop(seq, None)
+        mark = changes.marks.pop(seq, None)
         row = changes.rows.pop(seq, None)
         if row is None:
             self._count += 1
+            self._marks -= mark is not None
             return False
         self._count -= 1
         if row.offset >= floor:
             place = (row.generation, seq, row.offset, 0, QueueState.DONE)
-            changes.finished.append((*place, row.flags, row.expires_ms, b"", b""))
+            self._finished.append((*place, row.flags, row.expires_ms, b"", b""))
         return True
 
     def write(self, floor: int) -> None:
         """All that has gathered."""
         if self._changes:
             self._write(self._changes.values(), floor)
-            self._put([row for one in self._changes.values() for row in one.finished if row[2] >= floor])
+            self._put([row for row in self._finished if row[2] >= floor])
             self.clear()
 
     def show(self, generation: int, after_seq: int, floor: int) -> None:
@@ -115,7 +133,8 @@ class DeviceRows:
     def clear(self) -> None:
         """The transaction was taken back."""
         self._changes = {}
-        self._count = 0
+        self._finished = []
+        self._count = self._marks = 0
 
     def _write(self, changed: Collection[_Changes], floor: int) -> None:
         self._write_rows(changed)
@@ -148,9 +167,10 @@ class DeviceRows:
         """Of rows in the table: a page that was sent has packet ids that follow one another."""
         runs: list[tuple[int, int, int, int, int, int, int]] = []
         for changes in changed:
-            if not changes.marks:
+            rows = changes.rows
+            marks = sorted([mark for mark in changes.marks.values() if mark.seq not in rows], key=_place)
+            if not marks:
                 continue
-            marks = sorted(changes.marks.values(), key=_place)
             first = last = marks[0]
             for mark in marks[1:]:
                 if (
@@ -162,7 +182,7 @@ class DeviceRows:
                     first = mark
                 last = mark
             runs.append(_marked(first, last))
-            changes.marks = {}
+            changes.marks = {seq: mark for seq, mark in changes.marks.items() if seq in rows} if rows else {}
         if runs:
             self._connection.executemany(_MARK, runs)
 
