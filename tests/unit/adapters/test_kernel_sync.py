@@ -9,17 +9,19 @@ import os
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from queue import SimpleQueue
+from threading import Thread
 
 import pytest
 from tests.contracts.stores import tick_writes
 
 from embermq.adapters.segments.kernel_sync import KernelSync
 from embermq.adapters.segments.tick_store import INLINE_BYTES_MAX, SegmentTickStore
-from embermq.adapters.sqlite.checkpoint import SqliteCheckpoint
+from embermq.adapters.sqlite.checkpoint import JOURNAL_COMMITS, SqliteCheckpoint
 from embermq.adapters.sqlite.connection import apply_broker_schema, open_writer, wall_ms
 from embermq.adapters.sqlite.tick_tables import TickTables
 from embermq.formats.log_record import encode_record
 from embermq.model.message import Message
+from embermq.ports.checkpoint import CheckpointPosition
 from embermq.ports.errors import StoreError
 from embermq.ports.tick_store import Receipt
 
@@ -52,6 +54,21 @@ async def answer(store: SegmentTickStore, *payloads: bytes) -> Receipt | StoreEr
     assert not told.done()
     async with asyncio.timeout(ANSWER_S):
         return await told
+
+
+def no_more_threads(_thread: Thread) -> None:
+    raise RuntimeError("can't start new thread")
+
+
+def test_a_journal_that_gets_no_thread_grows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = open_writer(tmp_path / "broker.db", synchronous="NORMAL")
+    apply_broker_schema(writer)
+    checkpoint = SqliteCheckpoint(TickTables(writer), tmp_path / "broker.db")
+    monkeypatch.setattr(Thread, "start", no_more_threads)
+    for number in range(JOURNAL_COMMITS + 1):
+        checkpoint.commit(CheckpointPosition(1, number, number))
+    assert checkpoint.applied.offset == JOURNAL_COMMITS
+    checkpoint.close()
 
 
 def run(scenario: Callable[[], Coroutine[object, object, None]]) -> None:
@@ -101,12 +118,25 @@ def test_what_cannot_be_synced_is_an_error() -> None:
     kernel.close()
 
 
-def test_ticks_are_answered_in_order_and_large_ones_by_the_thread(tmp_path: Path) -> None:
+def test_ticks_are_answered_in_order_and_large_ones_by_the_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which is there from the start: a process may get no more threads later, and nobody would be answered."""
+
     async def scenario() -> None:
         store = opened(tmp_path)
+        monkeypatch.setattr(Thread, "start", no_more_threads)
+        begin, began = KernelSync.begin, list[int]()
+
+        def counted(kernel: KernelSync, file: int) -> None:
+            began.append(file)
+            begin(kernel, file)
+
+        monkeypatch.setattr(KernelSync, "begin", counted)
         for number, payload in enumerate((b"0", bytes(INLINE_BYTES_MAX), b"2", b"3")):
             assert await answer(store, payload) == Receipt(number, 1)
-            assert (store._syncer is not None) == (number > 0)
+        assert len(began) == 3
+        monkeypatch.undo()
         assert sum(store.syncs().counts) == 4  # type: ignore[union-attr]
         store.close()
         again = opened(tmp_path)

@@ -150,6 +150,9 @@ class SegmentTickStore(TickStore):
         self._begin_checkpoint()
         self._work: SimpleQueue[_Work | None] = SimpleQueue()
         self._syncer: Thread | None = None
+        if durability == "fsync":  # now, since later there may be none to be had
+            self._syncer = Thread(target=self._write_forever, name="message log", daemon=True)
+            self._syncer.start()
         self._loop = loop
         self._kernel = self._kernel_sync() if durability == "fsync" else None
         self._syncing: _Work | None = None
@@ -314,9 +317,6 @@ class SegmentTickStore(TickStore):
                 return True
             except OSError:
                 pass  # it has no room for one more: nothing has begun
-        if self._syncer is None:
-            self._syncer = Thread(target=self._write_forever, name="message log", daemon=True)
-            self._syncer.start()
         self._work.put(work)
         return True
 

@@ -127,8 +127,12 @@ class SqliteCheckpoint(Checkpoint):
 
     def _copy_journal(self) -> None:
         if self._copier is None:
-            self._copier = Thread(target=self._copy_forever, name="broker.db journal", daemon=True)
-            self._copier.start()
+            copier = Thread(target=self._copy_forever, name="broker.db journal", daemon=True)
+            try:
+                copier.start()
+            except RuntimeError:
+                return  # no thread is to be had: the journal grows until there is one
+            self._copier = copier
         if self._asked.empty():
             self._asked.put(True)
 
