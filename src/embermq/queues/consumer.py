@@ -34,9 +34,11 @@ class Client:
     """One client in all groups of all queues where it is a consumer. A suspect is handed to it when it holds nothing,
     and it gets nothing else meanwhile: when its connection is lost then, the suspect is to blame [queues-19]."""
 
-    __slots__ = ("__weakref__", "draining", "held", "places", "trial")
+    __slots__ = ("_forget", "draining", "held", "places", "trial")
 
-    def __init__(self) -> None:
+    def __init__(self, forget: Callable[[], object]) -> None:
+        """`forget` is called when it has left its last place."""
+        self._forget = forget
         self.held = 0
         """Messages that it has not settled, in all places."""
         self.trial: Consumer | None = None
@@ -74,8 +76,10 @@ class Client:
 
     def leave(self, place: Consumer) -> None:
         """It is no consumer there any more, and holds nothing."""
-        self.places.pop(place, None)
+        self.places.pop(place)
         self.end_draining(place)
+        if not self.places:
+            self._forget()
 
     def _wake_others(self, place: Consumer) -> None:
         for other, wake in list(self.places.items()):

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
 from heapq import heapify, heappop, heappush
 from itertools import groupby, islice
-from weakref import WeakValueDictionary
 
 from embermq.model.dead_letter_alert import DeadLetterAlert
 from embermq.model.queue_rows import Move, QueueWrites, StoredQueue
@@ -65,7 +65,7 @@ class Queues:
         self._touched: dict[str, Queue] = {}
         self._due: list[tuple[int, str]] = []
         self._scheduled: dict[str, int] = {}
-        self._clients: WeakValueDictionary[str, Client] = WeakValueDictionary()
+        self._clients: dict[str, Client] = {}
         self.doubts = Doubts()
         self._unsure: list[tuple[Queue, int]] = []
 
@@ -416,7 +416,7 @@ class Queues:
         """One for all places of a client, as long as it has any."""
         client = self._clients.get(client_id)
         if client is None:
-            client = self._clients[client_id] = Client()
+            client = self._clients[client_id] = Client(partial(self._clients.pop, client_id))
         return client
 
     def _touch(self, name: str) -> Queue:

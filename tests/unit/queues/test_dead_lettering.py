@@ -45,7 +45,7 @@ class LossesBench:
                 self.ledger.entries,
                 clock=ConsumerClock(),
                 is_for=self.ledger.identities.is_for,
-                client_of=lambda _: Client(),
+                client_of=lambda _: Client(int),
                 touch=lambda: None,
                 reserve=self.dead_lettering.reserve,
             )

@@ -23,7 +23,8 @@ class LanesBench:
         self.settings = QueueSettings(name="q", partitions=partitions, ordering=ordering)
         self.lanes = QueueLanes(self.entries, self.settings, lambda sequence: sequence not in self.settled)
         self.members = [
-            Consumer(Newcomer(name, 1, prefetch), at_ms, Client()) for at_ms, name in enumerate(consumers, 1)
+            Consumer(Newcomer(name, 1, prefetch), at_ms, Client(int))
+            for at_ms, name in enumerate(consumers, 1)
         ]
         for consumer in self.members:
             self.lanes.update_room(consumer)
@@ -68,7 +69,7 @@ def test_a_lane_belongs_to_one_consumer_and_only_what_moves_is_listed_again() ->
     bench = LanesBench(4, Ordering.PARTITION, "a")
     for sequence in range(1, 5):
         bench.comes(sequence, partition=sequence - 1)
-    late = Consumer(Newcomer("b", 1, PREFETCH), 2, Client())
+    late = Consumer(Newcomer("b", 1, PREFETCH), 2, Client(int))
     bench.lanes.rebalance([late, *bench.members])
     assert bench.lanes.owners() == ["a", "a", "b", "b"], "by the time of joining, whatever the order told"
     assert bench.taken() == [(1, "a"), (3, "b"), (2, "a"), (4, "b")], (

@@ -33,7 +33,7 @@ class LedgerBench:
             self.ledger.entries,
             clock=ConsumerClock(),
             is_for=is_for,
-            client_of=lambda _: Client(),
+            client_of=lambda _: Client(int),
             touch=lambda: None,
             reserve=lambda _, __: True,
         )
