@@ -99,10 +99,16 @@ class Fleet:
 
     async def _quiet(self) -> None:
         """What is still on its way, a second copy perhaps, arrives now: after a reconnect and a pause in the flow."""
-        for subscriber in self.subscribers:
-            if subscriber.client is not None:
-                subscriber.client.abort()
+        before = [subscriber.client for subscriber in self.subscribers]
+        for client in before:
+            if client is not None:
+                client.abort()
         loop = asyncio.get_running_loop()
+        await wait_for(
+            lambda: all(each.client not in (None, *before) for each in self.subscribers),
+            DRAIN_S,
+            "all are back",
+        )
         began = loop.time()
         await wait_for(
             lambda: loop.time() - max(began, *(each.last_at for each in self.subscribers)) > QUIET_S,
