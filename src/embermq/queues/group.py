@@ -10,9 +10,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Container, Iterator
 from functools import partial
 
-from msgspec.structs import replace
-
 from embermq.model.queue_rows import Attempts, DeadLetterReason, GroupMark, MessageState
+from embermq.mqtt.value import replace
 from embermq.queues.consumer import Client, Consumer, Newcomer
 from embermq.queues.consumer_clock import ConsumerClock
 from embermq.queues.entries import FILLED, Entries

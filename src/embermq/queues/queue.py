@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from itertools import islice, takewhile
 
-from msgspec.structs import replace
-
 from embermq.model.queue_rows import (
     DeadLetter,
     DeadLetterReason,
@@ -22,6 +20,7 @@ from embermq.model.queue_rows import (
     QueueWrites,
     StoredQueue,
 )
+from embermq.mqtt.value import replace
 from embermq.queues.consumer import EARLIEST, LATEST, Client, Newcomer
 from embermq.queues.consumer_clock import ConsumerClock
 from embermq.queues.dead_letter_quota import DeadLetterQuota

@@ -18,6 +18,7 @@ from embermq.mqtt.wire.packets import Connack, Disconnect, Puback, Publish, Unsu
 from embermq.mqtt.wire.reason_codes import ReasonCode
 from embermq.ports.errors import StoreError, StoreFull
 from embermq.ports.tick_store import Logged
+from embermq.sessions.link import Link
 
 DEADLINE_S = 30.0
 
@@ -336,9 +337,13 @@ def test_a_timer_that_a_write_before_the_end_of_the_turn_has_set_is_kept() -> No
     async def test(running: Running) -> None:
         await asyncio.wait_for(running.ticks.drain(DEADLINE_S), DEADLINE_S)
         state, over = running.hand.state, asyncio.Event()
-        slow = SimpleNamespace(flush=lambda: state.timers.at(state.tick.now_ms + 1, over.set))
+
+        class Slow(Link):
+            def flush(self) -> None:
+                state.timers.at(state.tick.now_ms + 1, over.set)
+
         running.ticks.before_read()
-        state.tick.dirty.append(slow)  # type: ignore[arg-type]
+        state.tick.dirty.append(Slow(state.tick.dirty, "test", state.tick.now_ms))
         running.ticks.after_read()
         assert not running.ticks.hold_back(_HeldBack(), UNWRITTEN_BYTES_MAX)
         assert not state.tick.dirty
