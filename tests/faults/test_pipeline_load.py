@@ -177,6 +177,7 @@ def test_a_gigabyte_of_large_records_goes_through_half_of_that(tmp_path: Path) -
             javas.extend(peak_mb(pid) for pid in jvm_of(broker))
             return not left(broker)
 
+        wait_for_running(broker)  # before, it is not known what is left
         run(wait_while_it_goes_on(is_done, lambda: left(broker), "all", stands_s=SPARK_S), 20 * SPARK_S)
         sys.stderr.write(f"driver and Java, MB: {max(drivers)}, {max(javas)}\n")
         assert 0 < max(drivers) < DRIVER_MB and 0 < max(javas) < JAVA_MB
