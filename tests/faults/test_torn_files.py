@@ -19,6 +19,7 @@ from embermq.formats.segments import ALIGNMENT, END_NAME, FILE_BYTES, FOLDER, FR
 from embermq.mqtt.wire.packets import Subscription
 
 MESSAGES = 120
+CHECKPOINT_S = 60.0
 COPIES = 6
 """Each starts a broker."""
 LARGE = 20
@@ -43,11 +44,22 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
             publisher = MqttClient("publisher")
             await publisher.connect(broker.port)
             for number in range(MESSAGES):
+                if number == MESSAGES // 2:  # the damage of some tests is in what the checkpoint has
+                    await wait_for(
+                        lambda: stored_in(data_dir) == MESSAGES // 2, CHECKPOINT_S, "the checkpoint"
+                    )
                 assert await publisher.publish("torn/topic", payload(number), qos=1 + number % 2) == 0
 
         run(scenario())
         broker.kill()
     return data_dir
+
+
+def stored_in(data_dir: Path) -> int:
+    """How many messages the checkpoint has for the subscriber."""
+    with closing(sqlite3.connect(f"file:{data_dir / 'broker.db'}?mode=ro", uri=True)) as connection:
+        (count,) = connection.execute("SELECT COUNT(*) FROM device_queue").fetchone()
+    return int(count)
 
 
 def copy_of(killed: Path, to: Path, *, first_checkpoint: bool = False) -> Path:
