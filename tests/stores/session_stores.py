@@ -27,8 +27,12 @@ class SessionStore(Protocol):
     def copy(self, data_dir: Path) -> Copy:
         """Of a broker that is at rest."""
 
+    @property
+    def removes_by_itself(self) -> bool:
+        """Whether the store removes what has a deadline, without the broker."""
+
     def deadline_ms(self, data_dir: Path, client_id: str, packet_id: int) -> int:
-        """When what is in flight to a client under that id ceases to be kept, ms since 1970."""
+        """When what is in flight to a client under that id ceases to be kept, ms since 1970; -1 for never."""
 
 
 class Copy(Protocol):
@@ -44,6 +48,7 @@ SHOWN_S = 30.0
 class SqliteStore:
     """The embedded one: `broker.db` itself."""
 
+    removes_by_itself = False
     settings: Mapping[str, object] = {}
 
     def copy(self, data_dir: Path) -> Copy:
@@ -74,6 +79,8 @@ that long is shown in tests/faults."""
 
 class RedisStore:
     """A Redis or a Redis Cluster, beside a log in Kafka."""
+
+    removes_by_itself = True
 
     def __init__(
         self,
