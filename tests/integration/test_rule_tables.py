@@ -10,6 +10,7 @@ from unittest.mock import Mock
 
 import pytest
 from pyspark.sql import Row
+from pyspark.sql.types import StructType
 from tests.support.rule_door import StandInDoor
 from tests.support.sql_server import SqlServer
 
@@ -115,7 +116,8 @@ def test_each_row_of_a_window_is_there_once_though_it_would_be_another_the_secon
     monkeypatch.setattr("embermq.pipeline.rules.live.RuleDoor", lambda *_: door)
 
     def opened() -> WindowPart:
-        kind = Mock(rule_name="hot", rule=rule, care=Care(Places(tmp_path)))
+        session = Mock(columns=lambda *_: StructType())
+        kind = Mock(rule_name="hot", rule=rule, session=session, care=Care(Places(tmp_path)))
         log = Mock(bounds={0: Bounds(0, 2)}, since=lambda _: {0: 0}, identity=lambda: 77)
         part = WindowPart(kind, DriverSettings(), Places(tmp_path), WindowLog(log))
         part.open(Mock())
