@@ -7,8 +7,10 @@ waits for the interpreter before and after its call, each time, while the event 
 import ctypes
 import os
 import platform
+from collections.abc import Callable
 from contextlib import suppress
 from struct import Struct
+from typing import Protocol
 
 _CALLS = {"x86_64": (206, 207, 208, 209), "aarch64": (0, 1, 4, 2)}
 """Numbers of io_setup, io_destroy, io_getevents and io_submit."""
@@ -20,6 +22,15 @@ _EVENT = Struct("=QQqq")
 _FDSYNC = 3
 _TELL = 1
 _ONE = ctypes.c_long(1)
+
+
+class Watch(Protocol):
+    """What is asked of an event loop. What it returns says nothing: asyncio and uvloop differ there, and compiled code
+    holds each call to the type that is written here."""
+
+    def add_reader(self, descriptor: int, callback: Callable[[], None], /) -> object: ...
+
+    def remove_reader(self, descriptor: int, /) -> object: ...
 
 
 class KernelSync:

@@ -14,7 +14,6 @@ room, what it has not committed is kept in memory and in the log, and no records
 
 import os
 import time
-from asyncio import AbstractEventLoop
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -29,7 +28,7 @@ from google_crc32c import value as crc32c
 from msgspec import Struct
 from msgspec.structs import replace
 
-from embermq.adapters.segments.kernel_sync import KernelSync
+from embermq.adapters.segments.kernel_sync import KernelSync, Watch
 from embermq.adapters.segments.left_out import LEFT_OUT, stands_in_log, without_bodies
 from embermq.adapters.segments.recovery import Tail, find_tail
 from embermq.adapters.segments.writer import (
@@ -111,7 +110,7 @@ class SegmentTickStore(TickStore):
         accept_loss: bool = False,
         segment_bytes: int = SEGMENT_BYTES,
         reserve_bytes: int = RESERVE_BYTES,
-        loop: AbstractEventLoop | None = None,
+        loop: Watch | None = None,
     ) -> None:
         """With `loop`, which runs on the broker's thread, the kernel syncs where it can."""
         self.folder = folder
