@@ -18,7 +18,7 @@ from embermq.app.places_noted import note_places
 from embermq.app.settings import StoreSettings
 from embermq.model.queue_rows import QueueWrites
 from embermq.pipeline.sources.dead_letters import Letter, LetterBounds, LetterFile
-from embermq.tools.letters_read import letters_file
+from embermq.tools.redrive import letters_file
 
 QUEUE = "dlq/tasks/ü"
 COUNT = 2_500

@@ -16,7 +16,7 @@ from tests.support.forked_program import run_program
 from tests.support.sql_server import SqlServer
 
 from embermq.admin.access import Scope
-from embermq.admin.archive_values import PAGE_BYTES_MAX, PRUNED_AT_ONCE
+from embermq.admin.values import PAGE_BYTES_MAX, PRUNED_AT_ONCE
 from embermq.pipeline.places import Places
 from embermq.pipeline.sinks.message_file import MessageFile
 from embermq.pipeline.sinks.message_server import MessageServer

@@ -21,7 +21,7 @@ from tests.support.mqtt_client import MqttClient, run
 from tests.support.waiting import wait_until
 
 from embermq.admin.access import Scope
-from embermq.admin.parked_values import ParkedClientView, ParkedDetail, ParkedView
+from embermq.admin.values import ParkedClientView, ParkedDetail, ParkedView
 from embermq.mqtt.wire.packets import Subscription
 from embermq.ports.membership import NodeAbout, NodeView
 

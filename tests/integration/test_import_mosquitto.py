@@ -18,9 +18,8 @@ from tests.support.certificates import Authority
 from tests.support.forked_program import run_program
 from tests.support.waiting import wait_until
 
-from embermq.tools.mosquitto.carried import carry
-from embermq.tools.mosquitto.conf_lines import ConfLine
-from embermq.tools.mosquitto.conf_reasons import reason
+from embermq.tools.mosquitto.conf import ConfLine, reason
+from embermq.tools.mosquitto.importing import carry
 
 EXAMPLES = Path("/usr/share/doc/mosquitto/examples")
 SETTING = re.compile(r"#?([a-z][a-z_0-9.]+)(?: [^ ]|$)")

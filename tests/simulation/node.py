@@ -29,14 +29,14 @@ from tests.simulation.redis_values import RedisError, Reply, Status
 
 from embermq.access.authentication.gate import Exchange, Gate, Visitor
 from embermq.access.authentication.identity import Identity, Refusal
-from embermq.app import cluster_side, log_reads, log_times, opened, peers, redis_state, servers
+from embermq.app import cluster_side, log_thread, opened, peers, redis_state, servers
 from embermq.app.clock_file import ClockFile
 from embermq.app.cluster_side import ClusterSide
 from embermq.app.config import Settings
 from embermq.app.errors import StartError
-from embermq.app.homes import ClusterHomes
 from embermq.app.log_side import LogSide, Post
 from embermq.app.opened import OpenedBroker
+from embermq.app.other_nodes import ClusterHomes
 from embermq.app.settings import StoreSettings
 from embermq.app.slots import node_address, slot_prefix, slot_settings
 from embermq.cluster.settings import ClusterSettings
@@ -334,8 +334,7 @@ def simulated_wiring(loop: SimulatedLoop, shared: Servers, nodes: dict[str, Node
         (peers, "MemberLinks", in_order(MemberLinks, "_open", "_calls")),
         (peers, "KafkaPeerLog", lambda _, kafka, name: SimulatedPeerLog(shared.logs[kafka.prefix], name)),
         (redis_state, "BlockingRedis", lambda address, _: DirectRedis(shared.redis, address)),
-        (log_reads, "LogThread", partial(AskedInTurn, loop)),
-        (log_times, "LogThread", partial(AskedInTurn, loop)),
+        (log_thread, "LogThread", partial(AskedInTurn, loop)),
         (opened, "WebhookAlerts", lambda *_: NoAlerts()),
     )
     with ExitStack() as stack:

@@ -14,10 +14,9 @@ from tests.support.queue_desk import DeskBench
 from tests.support.rpc_client import OWN_CONNECTION, stub_class
 
 from embermq.admin.access import Access, ApiToken, Everything, Scope, token_hash
-from embermq.admin.refusals import Refusals
-from embermq.admin.rpc_calls import SERVICE
+from embermq.admin.errors import Refusals
 from embermq.admin.rpc_listener import RpcDoor
-from embermq.admin.rpc_server import RpcServer
+from embermq.admin.rpc_server import SERVICE, RpcServer
 from embermq.admin.settings import GrpcLimits
 from embermq.admin.trail import NO_TRAIL, Trail
 

@@ -5,15 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from embermq.admin import access_values as access
-from embermq.admin import ban_values as ban
-from embermq.admin import pipeline_rule_values as pipeline_rule
-from embermq.admin import trail
+from embermq.admin import trail, values
 from embermq.admin.access import Scope
 from embermq.admin.operation import RowsOf
 from embermq.admin.session_values import NoRequest
 
 if TYPE_CHECKING:
-    from embermq.admin.access_desks import AccountDesk, PipelineRuleDesk, RuleDesk, SettingDesk, TokenDesk
+    from embermq.admin.access_values import AccountDesk, PipelineRuleDesk, RuleDesk, SettingDesk, TokenDesk
     from embermq.admin.ban_desk import BanDesk
     from embermq.admin.trail import TrailDesk
 
@@ -102,8 +100,8 @@ REVOKE_TOKEN = _tokens("RevokeToken", "DELETE /tokens/{token}", ADMIN, "Revoke a
 )
 
 LIST_BANS = _bans("ListBans", "GET /bans", READ, "Client ids, users and addresses that may not come in")(
-    ban.ListBansRequest,
-    list[ban.BanView],
+    values.ListBansRequest,
+    list[values.BanView],
     lambda desk, asked: desk.page(asked),
     pages={"after_kind": "kind", "after": "value"},
 )
@@ -113,16 +111,16 @@ PUT_BAN = _bans(
     OPERATE,
     "Ban a client id, a user, or an address or network, for a time or until that is lifted",
 )(
-    ban.PutBanRequest,
-    ban.BanPut,
+    values.PutBanRequest,
+    values.BanPut,
     lambda desk, asked: desk.put(asked),
     about="Those who are connected are sent away; their sessions stay. Bans are kept over restarts.",
-    body=ban.BanAsked,
+    body=values.BanAsked,
     needs_token=True,
     names=("lasts", "reason"),
 )
 LIFT_BAN = _bans("LiftBan", "DELETE /bans/{kind}/{value}", OPERATE, "Lift a ban")(
-    ban.BanRequest, None, lambda desk, asked: desk.lift(asked), needs_token=True
+    values.BanRequest, None, lambda desk, asked: desk.lift(asked), needs_token=True
 )
 
 LIST_RULES = _rules("ListRules", "GET /rules", READ, "Rules in the order in which they are asked")(
@@ -155,18 +153,18 @@ CHANGE_SETTINGS = _settings(
 
 LIST_PIPELINE_RULES = _pipeline_rules(
     "ListPipelineRules", "GET /pipeline/rules", READ, "Rules of the pipeline, by name"
-)(NoRequest, list[pipeline_rule.PipelineRuleView], lambda desk, _: desk.all())
+)(NoRequest, list[values.PipelineRuleView], lambda desk, _: desk.all())
 PUT_PIPELINE_RULE = _pipeline_rules(
     "PutPipelineRule",
     "PUT /pipeline/rules/{rule}",
     Scope.RULES,
     "Write a rule of the pipeline, or another SQL for it",
 )(
-    pipeline_rule.PutPipelineRuleRequest,
+    values.PutPipelineRuleRequest,
     None,
     lambda desk, asked: desk.put(asked),
     about="The pipeline starts anew with it, which takes some seconds. Its status says whether Spark understands it.",
-    body=pipeline_rule.PipelineRuleAsked,
+    body=values.PipelineRuleAsked,
     needs_token=True,
     names=("to", "queue", "every", "sql"),
 )
@@ -175,7 +173,7 @@ REMOVE_PIPELINE_RULE = _pipeline_rules(
     "DELETE /pipeline/rules/{rule}",
     Scope.RULES,
     "Remove a rule that was put over this API",
-)(pipeline_rule.PipelineRuleRequest, None, lambda desk, asked: desk.remove(asked.rule), needs_token=True)
+)(values.PipelineRuleRequest, None, lambda desk, asked: desk.remove(asked.rule), needs_token=True)
 
 LIST_CHANGES = _trail(
     "ListChanges", "GET /audit", ADMIN, "The audit trail: who has changed what, newest first"

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from embermq.access.bans import Ban, BanKind, Bans, address_banned
-from embermq.admin.ban_values import BanPut, BanRequest, BanView, ListBansRequest, PutBanRequest
 from embermq.admin.durable import TickDriver
 from embermq.admin.errors import NotFound, OperationRefused, RequestRefused
+from embermq.admin.values import BanPut, BanRequest, BanView, ListBansRequest, PutBanRequest
 from embermq.model.moments import iso_s
 from embermq.mqtt.wire.reason_codes import ReasonCode
 from embermq.queues.durations import parse_duration

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from embermq.admin.broker_values import BrokerFigures, BrokerView
 from embermq.admin.event_stream import EventStream
+from embermq.admin.values import BrokerFigures, BrokerView
 
 
 class BrokerDesk(Protocol):

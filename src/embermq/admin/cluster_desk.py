@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 
 from msgspec.structs import asdict
 
-from embermq.admin.cluster_values import ClusterStatus, NodeFigures, NodeStatus
 from embermq.admin.forwarding import OtherNodes, SharedDesk, do_on_any_node
 from embermq.admin.operations import LIST_NODE_FIGURES
 from embermq.admin.session_values import NoRequest
+from embermq.admin.values import ClusterStatus, NodeFigures, NodeStatus
 from embermq.ports.membership import Membership
 
 

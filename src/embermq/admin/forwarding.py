@@ -14,14 +14,13 @@ from typing import Any, Protocol
 import msgspec
 from msgspec import Raw, Struct
 
-from embermq.admin.errors import STATUSES, NotFound, OperationRefused, RequestRefused
-from embermq.admin.faults import tell_of_fault
-from embermq.admin.message_values import PublishRequest
+from embermq.admin.errors import STATUSES, NotFound, OperationRefused, RequestRefused, tell_of_fault
 from embermq.admin.operation import AdminOperation
 from embermq.admin.operations import OPERATIONS
 from embermq.admin.queue_values import QueueRequest
 from embermq.admin.session_values import ClientRequest
 from embermq.admin.trail import Trail, is_change, recorded
+from embermq.admin.values import PublishRequest
 from embermq.ports.errors import StoreError, StoreUnavailable
 from embermq.queues.durations import Duration, parse_duration
 from embermq.queues.names import queue_name

@@ -1,6 +1,8 @@
 """HTTP: the dashboard at `/`, `/health`, `/ready`, `/metrics`, `/api/v1/pipeline`, on the broker's own event loop.
 
 Imported late, since Starlette and uvicorn cost the process several MiB.
+
+It holds nothing of this broker: what it shows it asks the API for, with a token that whoever looks gives it.
 """
 
 from __future__ import annotations
@@ -8,9 +10,11 @@ from __future__ import annotations
 import asyncio
 import re
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from hashlib import sha256
 from http import HTTPStatus
+from importlib.resources import files
 from typing import Any
 
 import msgspec
@@ -23,13 +27,73 @@ from starlette.routing import Mount, Route
 from starlette.types import ASGIApp
 
 from embermq.admin.access import CertificateName, no_certificate
-from embermq.admin.faults import tell_of_fault
-from embermq.admin.front_page import SocketPorts, dashboard_routes, no_sockets
+from embermq.admin.errors import Problem, Refusals, tell_of_fault
 from embermq.admin.http_connection import TimedConnection
-from embermq.admin.problem import Problem
-from embermq.admin.refusals import Refusals
 from embermq.admin.service import AdminService
 from embermq.admin.settings import HEADER_BYTES_MAX, STOP_TIMEOUT_S, HttpLimits
+
+PAGE = "index.html"
+BELOW = "/dashboard/"
+TYPES = {
+    "html": "text/html; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "css": "text/css; charset=utf-8",
+    "svg": "image/svg+xml",
+    "txt": "text/plain; charset=utf-8",
+}
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'{sockets};"
+    " base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
+)
+"""Nothing from elsewhere, nothing inline, nothing that is made into code, in nobody's frame. `sockets` are the broker's
+own listeners for WebSocket, under the name by which the page was asked for."""
+HOST = re.compile(r"([A-Za-z0-9.-]{1,253})(:\d{1,5})?")
+"""What may stand in a policy; it has no way to write an IPv6 address."""
+SocketPorts = Callable[[], Sequence[tuple[str, int]]]
+"""`ws` or `wss` and the port of each listener that is open."""
+
+
+def no_sockets() -> Sequence[tuple[str, int]]:
+    """There is no listener for WebSocket."""
+    return ()
+
+
+def dashboard_routes(ports: SocketPorts) -> Iterator[Route]:
+    """One for each file; they are read once, about 100 KB."""
+    for found in (files("embermq.admin") / "page").iterdir():
+        path = "/" if found.name == PAGE else BELOW + found.name
+        yield Route(path, _served(found.read_bytes(), TYPES[found.name.rpartition(".")[2]], ports))
+
+
+def _served(content: bytes, kind: str, ports: SocketPorts) -> Callable[[Request], Awaitable[Response]]:
+    headers = {
+        "content-type": kind,
+        "x-content-type-options": "nosniff",
+        "referrer-policy": "no-referrer",
+        "cross-origin-opener-policy": "same-origin",
+        "cross-origin-resource-policy": "same-origin",
+        "cache-control": "no-cache",  # asked for again each time, so that an upgrade is seen at once
+    }
+
+    of_content = sha256(content)
+
+    async def answer(request: Request) -> Response:
+        policy = POLICY.format(sockets=_sockets(request, ports()))
+        digest = of_content.copy()
+        digest.update(policy.encode())  # a browser keeps the policy with the page
+        etag = f'"{digest.hexdigest()[:32]}"'
+        told = {**headers, "content-security-policy": policy, "etag": etag}
+        if request.headers.get("if-none-match") == etag:
+            return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=told)
+        return Response(content, headers=told)
+
+    return answer
+
+
+def _sockets(request: Request, ports: Sequence[tuple[str, int]]) -> str:
+    host = HOST.fullmatch(request.headers.get("host", ""))
+    return "".join(f" {kind}://{host[1]}:{port}" for kind, port in ports) if host is not None else ""
+
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 BACKLOG = 128

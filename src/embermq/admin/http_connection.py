@@ -20,8 +20,7 @@ from starlette.types import Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from embermq.admin.access import CertificateName, no_certificate
-from embermq.admin.problem import Problem
-from embermq.admin.refusals import Refusals, Why
+from embermq.admin.errors import Problem, Refusals, Why
 from embermq.admin.settings import HEADER_BYTES_MAX
 
 _CREDENTIALS = Struct("3i")

@@ -12,7 +12,7 @@ import msgspec
 
 from embermq.admin.durable import TickDriver, Waiter
 from embermq.admin.errors import NotFound, OperationRefused, RequestRefused
-from embermq.admin.message_values import (
+from embermq.admin.values import (
     PublishOutcome,
     PublishProperties,
     PublishRequest,

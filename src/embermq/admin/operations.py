@@ -8,15 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from embermq.admin import access_operations
-from embermq.admin import archive_values as archive
-from embermq.admin import broker_values as whole
-from embermq.admin import cluster_values as cluster
-from embermq.admin import message_values as message
-from embermq.admin import parked_values as parked
+from embermq.admin import access_operations, values
 from embermq.admin import queue_values as queue
-from embermq.admin import replay_values as replay
-from embermq.admin import rule_feed_values as rule
 from embermq.admin import session_values as session
 from embermq.admin.access import Scope
 from embermq.admin.operation import AdminOperation, RowsOf
@@ -25,15 +18,14 @@ from embermq.queues.inspection import ConsumerView, DeadLetterView, GroupView, M
 from embermq.queues.settings import QueueSettings
 
 if TYPE_CHECKING:
-    from embermq.admin.archive_values import ArchiveDesk
     from embermq.admin.broker_desk import BrokerDesk
     from embermq.admin.cluster_desk import ClusterDesk
     from embermq.admin.message_desk import MessageDesk
     from embermq.admin.parked_desk import ParkedDesk
     from embermq.admin.queue_desk import QueueDesk
-    from embermq.admin.replay_desk import ReplayDesk
-    from embermq.admin.rule_feed_desk import RuleFeedDesk
+    from embermq.admin.replay_desk import ReplayDesk, RuleFeedDesk
     from embermq.admin.session_desk import SessionDesk
+    from embermq.admin.values import ArchiveDesk
 
 READ, OPERATE, ADMIN = Scope.READ, Scope.OPERATE, Scope.ADMIN
 STAYS = (
@@ -293,41 +285,41 @@ LIST_LATE_LOGS = _sessions(
 LIST_RETAINED = _messages(
     "ListRetained", "GET /retained", READ, "Retained messages by topic, without their payloads"
 )(
-    message.ListRetainedRequest,
-    list[message.RetainedView],
+    values.ListRetainedRequest,
+    list[values.RetainedView],
     lambda desk, asked: desk.retained(asked.filter, asked.after, asked.limit),
     about="A filter that begins with $SYS finds what the broker says of itself.",
     pages={"after": "topic"},
 )
 GET_RETAINED = _messages(
     "GetRetained", "GET /retained/{topic}", OPERATE, "The retained message of a topic with its payload"
-)(message.TopicRequest, message.RetainedDetail, lambda desk, asked: desk.message(asked.topic))
+)(values.TopicRequest, values.RetainedDetail, lambda desk, asked: desk.message(asked.topic))
 DELETE_RETAINED = _messages(
     "DeleteRetained",
     "DELETE /retained/{topic}",
     OPERATE,
     "Delete the retained message of a topic; subscribers get the empty message that does it",
-)(message.TopicRequest, None, lambda desk, asked: desk.delete(asked.topic))
+)(values.TopicRequest, None, lambda desk, asked: desk.delete(asked.topic))
 PUBLISH = _messages(
     "Publish",
     "POST /publish",
     OPERATE,
     "Publish a message, to a topic or a durable queue; answered when it is stored",
 )(
-    message.PublishRequest,
-    message.PublishOutcome,
+    values.PublishRequest,
+    values.PublishOutcome,
     lambda desk, asked: desk.publish(asked),
     about="No rules are asked. A request without an answer may have been done.",
-    body=message.PublishRequest,
-    body_bytes_max=message.PUBLISH_BYTES_MAX,
+    body=values.PublishRequest,
+    body_bytes_max=values.PUBLISH_BYTES_MAX,
     names=("topic", "qos", "retain"),
 )
 
 LIST_ARCHIVED = _archive(
     "ListArchived", "GET /archive", OPERATE, "Archived messages of a topic, QoS 1 and 2, in log order"
 )(
-    archive.ListArchivedRequest,
-    list[archive.ArchivedMessage],
+    values.ListArchivedRequest,
+    list[values.ArchivedMessage],
     lambda desk, asked: desk.page(asked),
     about="From the archive that the pipeline fills. A page ends early when it comes to 4 MiB: only an empty"
     " one is the end.",
@@ -338,12 +330,12 @@ COUNT_ARCHIVED = _archive(
     "GET /archive/count",
     READ,
     "How many archived messages are older; reads the whole archive",
-)(archive.OlderRequest, archive.ArchivedCount, lambda desk, asked: desk.count(asked))
+)(values.OlderRequest, values.ArchivedCount, lambda desk, asked: desk.count(asked))
 PRUNE_ARCHIVE = _archive(
     "PruneArchive", "DELETE /archive", ADMIN, "Delete archived messages that are older, up to 5,000 at a time"
 )(
-    archive.OlderRequest,
-    archive.ArchivedCount,
+    values.OlderRequest,
+    values.ArchivedCount,
     lambda desk, asked: desk.prune(asked),
     about="Ask again until it answers fewer than 5,000.",
     names=("before", "slot"),
@@ -351,25 +343,25 @@ PRUNE_ARCHIVE = _archive(
 
 LIST_PARKED_CLIENTS = _parked(
     "ListParkedClients", "GET /parked/clients", READ, "Clients that have parked messages"
-)(session.NoRequest, list[parked.ParkedClientView], lambda desk, _: desk.clients(), is_list_of_all=True)
+)(session.NoRequest, list[values.ParkedClientView], lambda desk, _: desk.clients(), is_list_of_all=True)
 LIST_PARKED = _parked("ListParked", "GET /parked", READ, "Parked messages of a client")(
-    parked.ParkedPageRequest,
-    list[parked.ParkedView],
+    values.ParkedPageRequest,
+    list[values.ParkedView],
     lambda desk, asked: desk.page(asked.client_id, asked.after, asked.limit),
     pages={"after": "number"},
 )
 GET_PARKED = _parked("GetParked", "GET /parked/message", OPERATE, "A parked message with its payload")(
-    parked.ParkedRequest, parked.ParkedDetail, lambda desk, asked: desk.message(asked.client_id, asked.number)
+    values.ParkedRequest, values.ParkedDetail, lambda desk, asked: desk.message(asked.client_id, asked.number)
 )
 REDRIVE_PARKED = _parked("RedriveParked", "POST /parked/redrive", OPERATE, "Have parked messages sent again")(
-    parked.ParkedNumbersRequest,
-    parked.ParkedCount,
+    values.ParkedNumbersRequest,
+    values.ParkedCount,
     lambda desk, asked: desk.redrive(asked.client_id, asked.number or None),
     names=("client_id", "number"),
 )
 DELETE_PARKED = _parked("DeleteParked", "DELETE /parked", OPERATE, "Delete parked messages for good")(
-    parked.ParkedNumbersRequest,
-    parked.ParkedCount,
+    values.ParkedNumbersRequest,
+    values.ParkedCount,
     lambda desk, asked: desk.delete(asked.client_id, asked.number or None),
     names=("client_id", "number"),
 )
@@ -377,31 +369,31 @@ DELETE_PARKED = _parked("DeleteParked", "DELETE /parked", OPERATE, "Delete parke
 REPLAY_MESSAGES = _replays(
     "ReplayMessages", "POST /replays/{replay}", ADMIN, "Take messages of the log or the lake once more"
 )(
-    replay.ReplayRequest,
-    replay.ReplayTaken,
+    values.ReplayRequest,
+    values.ReplayTaken,
     lambda desk, asked: desk.take(asked),
     about="A piece that has been taken is left out: a request without an answer may be repeated.",
-    body=replay.PieceAsked,
-    body_bytes_max=replay.PIECE_BYTES_MAX,
+    body=values.PieceAsked,
+    body_bytes_max=values.PIECE_BYTES_MAX,
     is_inner=True,
 )
 TAKE_OF_RULE = _rule_feeds(
     "TakeOfRule", "POST /rule-feeds/{rule}", ADMIN, "Take messages that a rule has made"
 )(
-    rule.RuleFeedRequest,
-    rule.RuleFeedTaken,
+    values.RuleFeedRequest,
+    values.RuleFeedTaken,
     lambda desk, asked: desk.take(asked),
     about="What has been taken is left out: a request without an answer may be repeated.",
-    body=rule.RuleFeedAsked,
-    body_bytes_max=replay.PIECE_BYTES_MAX,
+    body=values.RuleFeedAsked,
+    body_bytes_max=values.PIECE_BYTES_MAX,
     is_inner=True,
 )
 GET_CLUSTER = _cluster(
     "GetCluster", "GET /cluster", READ, "Nodes of the broker's cluster, with their leases, slots and figures"
-)(session.NoRequest, cluster.ClusterStatus, lambda desk, _: desk.view())
+)(session.NoRequest, values.ClusterStatus, lambda desk, _: desk.view())
 LIST_NODE_FIGURES = _cluster("ListNodeFigures", "GET /cluster/figures", READ, "Of nodes that serve")(
     session.NoRequest,
-    list[cluster.NodeFigures],
+    list[values.NodeFigures],
     lambda desk, _: desk.figures(),
     is_inner=True,
     is_list_of_all=True,
@@ -411,20 +403,20 @@ GET_BROKER = _broker(
     "GET /broker",
     READ,
     "The broker: version, listeners, state of each part, its figures now and since the start",
-)(session.NoRequest, whole.BrokerView, lambda desk, _: desk.overview())
+)(session.NoRequest, values.BrokerView, lambda desk, _: desk.overview())
 GET_FIGURES = _broker(
     "GetFigures",
     "GET /broker/figures",
     READ,
     "Its figures of the last five minutes, second by second, oldest first",
-)(session.NoRequest, list[whole.BrokerFigures], lambda desk, _: desk.history())
+)(session.NoRequest, list[values.BrokerFigures], lambda desk, _: desk.history())
 FOLLOW_EVENTS = _broker(
     "FollowEvents",
     "GET /events/stream",
     READ,
     "Live, as server-sent events: `figures` every second, and `client` events",
 )(
-    whole.StreamRequest,
+    values.StreamRequest,
     str,
     lambda desk, asked: desk.stream.subscribe(figures=asked.figures, clients=asked.clients),
     about="`figures` has the fields of BrokerFigures. `client` has `event` (connected, disconnected, login failed,"

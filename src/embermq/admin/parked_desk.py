@@ -9,7 +9,7 @@ import msgspec
 
 from embermq.admin.durable import Durable, StoreAnswer, TickDriver
 from embermq.admin.errors import NotFound
-from embermq.admin.parked_values import ParkedClientView, ParkedCount, ParkedDetail, ParkedView
+from embermq.admin.values import ParkedClientView, ParkedCount, ParkedDetail, ParkedView
 from embermq.delivery.application.parking import Parking
 from embermq.formats.log_record import decode_record, is_sound
 from embermq.intake.broker import Broker

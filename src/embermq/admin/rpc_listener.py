@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from typing import cast
 
 from embermq.admin.access import CertificateName, is_loopback, no_certificate
-from embermq.admin.refusals import Refusals, Why
+from embermq.admin.errors import Refusals, Why
 from embermq.admin.settings import GrpcLimits
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"

@@ -6,21 +6,186 @@ Imported late, when the first caller has come: grpcio costs the process some 11 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, Awaitable, Callable
+from base64 import b64decode
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from functools import cache
 from http import HTTPStatus
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import grpc
-from google.protobuf.message import DecodeError
+import msgspec
+from google.protobuf.message import DecodeError, Message
+from google.protobuf.timestamp_pb2 import Timestamp
+from msgspec import UNSET, Struct
+from msgspec.structs import fields
 
+from embermq.admin import queue_admin_pb2 as pb
 from embermq.admin.access import Access, Scope, may, names_a_proxy
-from embermq.admin.errors import RequestRefused, RequestTooLarge, status_of
-from embermq.admin.faults import tell_of_fault
-from embermq.admin.refusals import Why
-from embermq.admin.rpc_calls import CALLS, SERVICE, Call
+from embermq.admin.errors import RequestRefused, RequestTooLarge, Why, status_of, tell_of_fault
+from embermq.admin.forwarding import do_on_any_node
+from embermq.admin.operation import AdminOperation, request_of
+from embermq.admin.operations import QUEUE_OPERATIONS
+from embermq.admin.queue_values import PeekedMessage, RetryJob
 from embermq.admin.rpc_listener import RpcDoor
 from embermq.admin.settings import STOP_TIMEOUT_S
 from embermq.admin.trail import NO_TRAIL, Trail, recorded
+from embermq.ports.errors import StoreUnavailable
+from embermq.queues.durations import Duration
+
+SERVICE = "embermq.v1.QueueAdmin"
+ANSWER_BYTES_MAX = 3 * 1024 * 1024
+"""Of a page: clients take 4 MiB, unless they are told otherwise."""
+
+
+class Call(Struct, frozen=True):
+    """An operation with the messages that it has over gRPC."""
+
+    operation: AdminOperation
+    request: type[Message]
+    response: type[Message]
+
+    def asked(self, message: Message) -> Struct:
+        """The request of the operation. Raises RequestRefused."""
+        request: Struct = request_of(self.operation, said(message, self.operation.request), as_text=False)
+        return request
+
+    async def answer(self, desk: object, request: Struct, *, is_admin: bool, by: str, peer: str) -> Message:
+        """Raises what the operation does, and StoreUnavailable for a list of which a part is missing."""
+        done = await do_on_any_node(self.operation, desk, request, by=by, peer=peer)
+        if done.missing:
+            slots = ", ".join(map(str, done.missing))
+            raise StoreUnavailable(f"of the cluster's slots no node has answered for: {slots}")
+        found = done.answer
+        if found is None:
+            return self.response()
+        if self.operation.without_secrets is not None and not is_admin:
+            found = self.operation.without_secrets(found)
+        if isinstance(found, RetryJob) and self.response is pb.RetryDeadLettersResponse:
+            return pb.RetryDeadLettersResponse(messages=found.retried, job=written(pb.RetryJob, found))
+        if isinstance(found, Sequence):
+            return self._page(found)
+        return written(self.response, found)
+
+    def _page(self, values: Iterable[Struct]) -> Message:
+        """As many as an answer holds, one at least: who asks for the next page names the last of this one."""
+        (field,) = self.response.DESCRIPTOR.fields
+        page: list[Message] = []
+        size = 0
+        for value in values:
+            message = written(field.message_type._concrete_class, value)
+            size += message.ByteSize()
+            if page and size > ANSWER_BYTES_MAX:
+                break
+            page.append(message)
+        return self.response(**{field.name: page})
+
+
+def _calls() -> dict[str, Call]:
+    methods: Any = pb.DESCRIPTOR.services_by_name["QueueAdmin"].methods_by_name
+    by_name = {each.name: each for each in QUEUE_OPERATIONS}
+    return {
+        name: Call(by_name[name], method.input_type._concrete_class, method.output_type._concrete_class)
+        for name, method in methods.items()
+    }
+
+
+CALLS = _calls()
+
+
+M = TypeVar("M", bound=Message)
+TIME_MAX_S = 253_402_300_799
+"""The end of the year 9999."""
+
+
+class _FieldPlan(NamedTuple):
+    """A field that both sides have. `kind` is the message of a field that is one, None for what stands for itself."""
+
+    name: str
+    kind: type[Message] | None
+
+
+def written(kind: type[M], value: Struct) -> M:
+    """The message that says what `value` says, field by field of the same name. What is None, and what the message has
+    no field for, is left out."""
+    found: dict[str, Any] = {}
+    any_kind: Any = kind
+    for place in _places(any_kind, type(value)):
+        given = getattr(value, place.name)
+        if given is not None and given is not UNSET:
+            found[place.name] = _written(place.kind, given)
+    if isinstance(value, PeekedMessage):
+        found |= _body(value)
+    made: M = kind(**found)
+    return made
+
+
+def _body(peeked: PeekedMessage) -> dict[str, Any]:
+    """What JSON has in another form."""
+    found: dict[str, Any] = {"properties": msgspec.json.decode(msgspec.json.encode(peeked.properties))}
+    if peeked.payload is not UNSET:
+        found["payload"] = peeked.payload.encode()
+    elif peeked.payload_base64 is not UNSET:
+        found["payload"] = b64decode(peeked.payload_base64)
+    return found
+
+
+def _written(kind: type[Message] | None, given: Any) -> Any:
+    if isinstance(given, Mapping):
+        return dict(given)
+    if kind is None:
+        return str(given) if isinstance(given, Duration) else given
+    if isinstance(given, datetime):
+        moment = Timestamp()
+        moment.FromDatetime(given)
+        return moment
+    return written(kind, given) if isinstance(given, Struct) else many(kind, given)
+
+
+def many(kind: type[M], values: Sequence[Struct]) -> list[M]:
+    """A message of `kind` for each value, in their order."""
+    return [written(kind, value) for value in values]
+
+
+@cache
+def _places(kind: Any, struct: type[Struct]) -> tuple[_FieldPlan, ...]:
+    """The fields that both have."""
+    theirs = kind.DESCRIPTOR.fields_by_name
+    return tuple(
+        _FieldPlan(info.name, _kind(theirs[info.name])) for info in fields(struct) if info.name in theirs
+    )
+
+
+def _kind(field: Any) -> type[Message] | None:
+    inner = field.message_type
+    if inner is None or inner.GetOptions().map_entry:
+        return None
+    found: type[Message] = inner._concrete_class
+    return found
+
+
+def said(message: Any, request: type[Struct]) -> dict[str, Any]:
+    """What a message says for a request: fields that are set, and those that a request must have. Raises
+    RequestRefused for a time that is none."""
+    found = {field.name: _said(field.name, value) for field, value in message.ListFields()}
+    for info in fields(request):
+        if info.required and info.encode_name not in found:
+            found[info.encode_name] = _said(info.name, getattr(message, info.name))
+    return found
+
+
+def _said(name: str, value: Any) -> Any:
+    if isinstance(value, Timestamp):
+        if not 0 <= value.seconds <= TIME_MAX_S:
+            raise RequestRefused(f"{name}: {value.seconds} s since 1970 is before it, or after the year 9999")
+        try:
+            return value.ToDatetime(UTC)
+        except ValueError as error:
+            raise RequestRefused(f"{name}: {error}") from None
+    if isinstance(value, Message):
+        return {field.name: _said(field.name, inner) for field, inner in value.ListFields()}
+    return value if isinstance(value, (str, int, float, bytes)) else list(value)
+
 
 _BROWSER_NAMES = ("origin", "sec-fetch-site", "sec-fetch-mode", "x-grpc-web")
 CONNECTION_AGE_MS = 3_600_000

@@ -1,4 +1,4 @@
-"""Accounts, tokens, rules and settings for operators, by what commands use too: see `admin.access_desks`."""
+"""Accounts, tokens, rules and settings for operators, by what commands use too: see `admin.access_values`."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ from embermq.admin.access_values import (
 from embermq.admin.errors import NotFound, OperationRefused, RequestRefused
 from embermq.app.accounts import Accounts
 from embermq.app.api_tokens import TokenFile, expires_ms_of
+from embermq.app.authorization import may_connect, rule_document, topic_asked
 from embermq.app.config import Configuration
 from embermq.app.errors import OptionError, StartError, UserError
-from embermq.app.rules_told import may_connect, rule_document, topic_asked
 from embermq.model.client_type import ClientType
 from embermq.model.moments import iso_s
 from embermq.mqtt.topics.errors import TopicError

@@ -1,4 +1,4 @@
-"""The archive for operators, by what `embermq messages` uses too: see `admin.archive_values`."""
+"""The archive for operators, by what `embermq messages` uses too: see `admin.values`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import TypeVar
 
 import msgspec
 
-from embermq.admin.archive_values import (
+from embermq.admin.errors import RequestRefused
+from embermq.admin.values import (
     PAGE_BYTES_MAX,
     PAGE_MAX,
     PRUNED_AT_ONCE,
@@ -19,7 +20,6 @@ from embermq.admin.archive_values import (
     ListArchivedRequest,
     OlderRequest,
 )
-from embermq.admin.errors import RequestRefused
 from embermq.app.access_desks import refusing
 from embermq.app.config import Settings
 from embermq.app.message_archive import SEARCH_S, message_store_of

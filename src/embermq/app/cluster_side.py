@@ -22,8 +22,7 @@ from typing import NoReturn
 from embermq import __version__
 from embermq.adapters.alone.membership import MembershipAlone
 from embermq.app.config import Settings
-from embermq.app.errors import StartError
-from embermq.app.extras import missing
+from embermq.app.errors import StartError, missing
 from embermq.app.slots import node_address
 from embermq.cluster.settings import ClusterSettings
 from embermq.edge.node_tls import NodeTls

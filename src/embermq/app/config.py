@@ -42,8 +42,7 @@ from embermq.app import settings as store_settings
 from embermq.app.errors import ConfigError
 from embermq.app.pipeline_side import check_pipeline
 from embermq.app.queue_file import check_queue_file
-from embermq.app.setting_lines import SettingLines
-from embermq.app.setting_value import convert_setting
+from embermq.app.setting_value import SettingLines, convert_setting
 from embermq.app.settings import StoreSettings
 from embermq.app.slots import check_slots
 from embermq.app.stored_rules import ORIGIN, stored_rules

@@ -31,20 +31,18 @@ from embermq.admin.operations import (
     SESSIONS,
 )
 from embermq.admin.parked_desk import ParkedDesk
-from embermq.admin.replay_desk import ReplayDesk
-from embermq.admin.rule_feed_desk import RuleFeedDesk
+from embermq.admin.replay_desk import ReplayDesk, RuleFeedDesk
 from embermq.admin.session_desk import SessionDesk
 from embermq.app.access_desks import AccountsAsked, RulesAsked, SettingsAsked, TokensAsked
 from embermq.app.accounts import Accounts
 from embermq.app.archive_desk import ArchiveAsked
 from embermq.app.audit_trail import AuditTrail
-from embermq.app.ban_file import BanFile
+from embermq.app.bans import KIND, BanFile, SharedBans
 from embermq.app.config import Configuration
 from embermq.app.figures import Figures
 from embermq.app.opened import OpenedBroker
 from embermq.app.pipeline_rules import PipelineRules
 from embermq.app.service import BrokerService
-from embermq.app.shared_bans import KIND, SharedBans
 from embermq.edge.tick_loop import TickLoop
 from embermq.ports.membership import Membership
 from embermq.ports.users import Users

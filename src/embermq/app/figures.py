@@ -11,10 +11,9 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from embermq import __version__
-from embermq.admin.broker_values import HISTORY_S, BrokerFigures, BrokerView
-from embermq.admin.cluster_values import NodeFigures
 from embermq.admin.event_stream import CLIENT, FIGURES, EventStream
 from embermq.admin.service import Readiness
+from embermq.admin.values import HISTORY_S, BrokerFigures, BrokerView, NodeFigures
 from embermq.app.config import Settings
 from embermq.app.opened import OpenedBroker
 from embermq.durability.retention import DISPATCHER

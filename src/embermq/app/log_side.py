@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from msgspec import Struct
 
 from embermq.app.config import Settings
-from embermq.app.extras import missing
+from embermq.app.errors import missing
 from embermq.app.settings import SQLITE
 from embermq.pipeline.log_look import LogLook
 from embermq.ports.application_log import ApplicationLog

@@ -17,7 +17,7 @@ from embermq.adapters.webhook.alerts import WebhookAlerts
 from embermq.app.clock_file import ClockFile
 from embermq.app.config import Settings, queue_settings
 from embermq.app.log_side import LogSide, Post
-from embermq.app.log_times import LogTimes
+from embermq.app.log_thread import LogTimes
 from embermq.app.memory import memory_bytes, with_memory_limits
 from embermq.app.slots import reader_policies
 from embermq.delivery.application.log_lifecycle import LogLifecycle

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from embermq.admin.errors import NotFound, OperationRefused, RequestRefused
-from embermq.admin.pipeline_rule_values import PipelineRuleView, PutPipelineRuleRequest
+from embermq.admin.values import PipelineRuleView, PutPipelineRuleRequest
 from embermq.app.config import Settings
 from embermq.app.service import BrokerService
 from embermq.app.stored_rules import store_rules, stored_rules

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from embermq.app.config import Settings
 from embermq.app.errors import StartError, UserError
-from embermq.app.pipeline_news import PipelineNews
+from embermq.app.news import PipelineNews
 from embermq.app.pipeline_side import driver_settings, missing_for_spark
 from embermq.app.settings import SQLITE
 from embermq.app.slots import check_no_slots

@@ -11,8 +11,7 @@ from msgspec import structs
 
 from embermq.adapters.kafka.address import KafkaAddress, parse_address
 from embermq.adapters.redis.address import parse_address as parse_redis
-from embermq.app.errors import StartError
-from embermq.app.extras import how_to_install, missing
+from embermq.app.errors import StartError, how_to_install, missing
 from embermq.app.settings import SQLITE
 from embermq.app.store_addresses import kafka_address
 from embermq.pipeline import settings as bounds

@@ -1,5 +1,7 @@
 """`embermq run`: everything together, from the lock on the data directory to the last byte written."""
 
+from __future__ import annotations
+
 import asyncio
 import errno
 import gc
@@ -27,9 +29,10 @@ from embermq.admin.access_operations import BANS
 from embermq.admin.ban_desk import BanDesk
 from embermq.admin.operations import QUEUES
 from embermq.admin.settings import GrpcLimits
-from embermq.app import out_of_memory
+from embermq.app import memory
+from embermq.app.api_side import HttpSide, RpcSide
 from embermq.app.audit_trail import AuditTrail
-from embermq.app.authentication import Authentication, made_ahead
+from embermq.app.authentication import Authentication, FailureBans, made_ahead
 from embermq.app.authorization import RuleFiles
 from embermq.app.cluster_side import ClusterSide, end_at_once
 from embermq.app.config import Configuration, Settings
@@ -37,26 +40,20 @@ from embermq.app.control import ControlSide
 from embermq.app.data_lock import held_data_dir
 from embermq.app.desks import Desks, make_desks
 from embermq.app.embedded import open_embedded
-from embermq.app.errors import StartError
-from embermq.app.extras import missing
-from embermq.app.failure_bans import FailureBans
+from embermq.app.errors import StartError, missing
 from embermq.app.figures import Figures
-from embermq.app.homes import ClusterHomes
-from embermq.app.http_side import HttpSide
 from embermq.app.log_side import Post
 from embermq.app.opened import OpenedBroker
-from embermq.app.other_nodes import AskedByNodes, NodesAsked
+from embermq.app.other_nodes import AskedByNodes, ClusterHomes, NodesAsked
 from embermq.app.pipeline_side import driver_settings, missing_for_spark
 from embermq.app.places_noted import check_profile, note_places
 from embermq.app.queue_admin import QueueAdmin
-from embermq.app.rpc_side import RpcSide
 from embermq.app.service import BrokerService
 from embermq.app.service_unit import tell_systemd
 from embermq.app.settings import SQLITE
 from embermq.app.slots import node_address, slot_settings
 from embermq.app.standby import stand_by
 from embermq.app.static_store import open_users
-from embermq.app.terminal import Terminal
 from embermq.edge.api_listeners import ApiListeners
 from embermq.edge.listener_settings import Listener, compose_listeners
 from embermq.edge.mqtt_server import MqttServer
@@ -72,6 +69,26 @@ from embermq.sessions.client_events import ClientEvent, Tell
 if TYPE_CHECKING:
     from embermq.app.peers import Peers
     from embermq.pipeline.supervisor import PipelineSupervisor
+
+
+class Terminal:
+    """The controlling terminal at the start of this process. Under `nohup`, which ignores SIGHUP, none counts."""
+
+    def __init__(self) -> None:
+        self._was_there = signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN and _is_there()
+
+    def is_gone(self) -> bool:
+        """Whether there was one and there is none any more: the kernel takes it away before it sends SIGHUP."""
+        return self._was_there and not _is_there()
+
+
+def _is_there() -> bool:
+    try:
+        os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY | os.O_NONBLOCK))
+    except OSError:
+        return False
+    return True
+
 
 LOG = logging.getLogger("embermq")
 CLIENT_EVENTS_RATE_MAX = 100
@@ -117,13 +134,13 @@ def run_broker(found: Configuration, *, accept_loss: bool = False) -> int:
     except StoreError as error:
         raise StartError(str(error)) from error
     except MemoryError:
-        out_of_memory.end()
+        memory.end()
         raise
 
 
 def _profile(
     data_dir: Path, settings: Settings, slot: int, *, found_log: Callable[[int], None], accept_loss: bool
-) -> "OpenStores":
+) -> OpenStores:
     """How the stores are opened that the settings name. Raises StartError when a client of theirs is not installed."""
     if settings.stores.log == SQLITE:
         return partial(open_embedded, data_dir, settings, found_log=found_log, accept_loss=accept_loss)
@@ -147,7 +164,7 @@ class _Parts(Struct):
     authentication: Authentication
     ticks: TickLoop
     server: MqttServer
-    supervisor: "PipelineSupervisor | None"
+    supervisor: PipelineSupervisor | None
     service: BrokerService
     figures: Figures
     control: ControlSide
@@ -263,7 +280,7 @@ class _Application:
 
     async def run(self) -> int:
         loop = asyncio.get_running_loop()
-        out_of_memory.end_when_out_of_memory(loop)
+        memory.end_when_out_of_memory(loop)
         gc.disable()  # what is read at start stays: looking through it again and again is most of a large start
         try:
             for number in (signal.SIGTERM, signal.SIGINT):
@@ -369,7 +386,7 @@ class _Application:
         self._exit_code = 1
         self._stop.set()
 
-    async def _close(self, parts: _Parts, surfaces: "_Surfaces") -> None:
+    async def _close(self, parts: _Parts, surfaces: _Surfaces) -> None:
         """In reverse order of need: first those who bring work, last the stores."""
         began = time.monotonic()
         parts.queues.close()
@@ -396,7 +413,7 @@ class _Application:
         parts.events.close()
         LOG.info("stopped in %.1f s", time.monotonic() - began)
 
-    async def _open(self, parts: _Parts, desks: Desks) -> "_Surfaces":
+    async def _open(self, parts: _Parts, desks: Desks) -> _Surfaces:
         service = parts.service
         settings, bound = self._settings, service.bound
         await self._open_for_nodes(parts.server, parts.embedded.peers, desks)
@@ -423,7 +440,7 @@ class _Application:
                 bound[kind] = [*bound.get(kind, []), *opened]
         return surfaces
 
-    async def _open_for_nodes(self, server: MqttServer, peers: "Peers | None", desks: Desks) -> None:
+    async def _open_for_nodes(self, server: MqttServer, peers: Peers | None, desks: Desks) -> None:
         cluster = self._settings.cluster
         if peers is None:
             return
@@ -444,7 +461,7 @@ class _Application:
             raise StartError(f"cluster.listen: cannot listen on {address}: {_told(error)}") from error
 
     async def _open_listener(
-        self, listener: Listener, server: MqttServer, surfaces: "_Surfaces"
+        self, listener: Listener, server: MqttServer, surfaces: _Surfaces
     ) -> Sequence[Address | UnixAddress]:
         if listener.kind not in API_KINDS:
             return await server.open(listener)
@@ -502,7 +519,7 @@ def _authentication(
         raise StartError(str(error)) from error
 
 
-def _supervisor(settings: Settings, data_dir: Path) -> "PipelineSupervisor | None":
+def _supervisor(settings: Settings, data_dir: Path) -> PipelineSupervisor | None:
     if not settings.pipeline.enabled:
         return None
     from embermq.pipeline.supervisor import PipelineSupervisor

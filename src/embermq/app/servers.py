@@ -12,10 +12,9 @@ from msgspec.structs import replace
 from embermq.access.authorization.rule_set import RuleSet
 from embermq.app.clock_file import ClockFile
 from embermq.app.config import Settings
-from embermq.app.emptied_redis import EmptiedRedis, Memory
 from embermq.app.kafka_log import KafkaLogSide
-from embermq.app.log_reads import LogReads
 from embermq.app.log_side import Post
+from embermq.app.log_thread import LogReads
 from embermq.app.opened import (
     OpenedBroker,
     call_all,
@@ -27,7 +26,7 @@ from embermq.app.opened import (
 )
 from embermq.app.peers import Peers, other_slots
 from embermq.app.places_noted import noted_places
-from embermq.app.redis_state import RedisState
+from embermq.app.redis_state import EmptiedRedis, Memory, RedisState
 from embermq.app.slots import cluster_of, reader_name, slot_settings
 from embermq.cluster.slots import slot_of_queue
 from embermq.delivery.application.fed_readers import FedReaders

@@ -14,16 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from embermq.admin.refusals import Refusals
+from embermq.admin.errors import Refusals
 from embermq.admin.service import Health, Readiness
-from embermq.app import out_of_memory
+from embermq.app import memory
 from embermq.app.config import Settings
-from embermq.app.extras import how_to_install
-from embermq.app.letter_news import LetterNews
+from embermq.app.errors import how_to_install
+from embermq.app.news import LetterNews, PinNews, PipelineNews, waiting_text
 from embermq.app.opened import OpenedBroker
 from embermq.app.own_thread import on_own_thread
-from embermq.app.pin_news import PinNews
-from embermq.app.pipeline_news import PipelineNews, waiting_text
 from embermq.app.settings import SQLITE
 from embermq.durability.retention import DISPATCH, RetentionState
 from embermq.edge.listener_settings import Listener
@@ -289,7 +287,7 @@ class BrokerService:
                 LOG.warning("%s failed and is tried again: %s", doing, error)
             self._troubles[doing] = str(error)
         except MemoryError:
-            out_of_memory.end()
+            memory.end()
             raise
         except Exception as error:
             self._embedded.broker.state.counters.unexpected_errors += 1

@@ -9,17 +9,16 @@ from pathlib import Path
 
 from embermq import __version__
 from embermq.admin.cluster_desk import ClusterDesk
+from embermq.admin.errors import Refusals
 from embermq.admin.operations import CLUSTER
-from embermq.admin.refusals import Refusals
 from embermq.admin.service import Health, Readiness
 from embermq.admin.trail import NO_TRAIL
+from embermq.app.api_side import HttpSide
 from embermq.app.cluster_side import ClusterSide
 from embermq.app.config import Settings
 from embermq.app.control import ControlSide
 from embermq.app.errors import StartError
-from embermq.app.homes import ClusterHomes
-from embermq.app.http_side import HttpSide
-from embermq.app.other_nodes import NodesAsked
+from embermq.app.other_nodes import ClusterHomes, NodesAsked
 from embermq.app.own_thread import on_own_thread
 from embermq.app.service_unit import tell_systemd
 from embermq.edge.listener_settings import compose_listeners

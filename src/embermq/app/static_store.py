@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 from embermq.adapters.sqlite.users import SqliteUsers
 from embermq.app.config import Settings
-from embermq.app.errors import StartError
-from embermq.app.extras import missing
+from embermq.app.errors import StartError, missing
 from embermq.app.settings import SQLITE
 from embermq.database.database_url import DatabaseUrl, parse_url
 from embermq.ports.errors import StoreError

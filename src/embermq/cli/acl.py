@@ -92,7 +92,7 @@ def check(
 ) -> None:
     """Say whether a client may do something, by which rule, and why. Exit code 0: allowed, 1: denied."""
     from embermq.access.authorization.rules import Action, Principal
-    from embermq.app.rules_told import may_connect
+    from embermq.app.authorization import may_connect
 
     about: dict[str, str | None] = {}
     if connect:
@@ -174,7 +174,7 @@ def list_all(
     as_json: AsJson = False,
 ) -> None:
     """Show every rule in the order in which they are asked."""
-    from embermq.app.rules_told import rule_document
+    from embermq.app.authorization import rule_document
 
     there = broker_elsewhere(profile, url, token_file, ca_file)
     if there is None:
@@ -199,7 +199,7 @@ def _asked(
 ) -> tuple[Action, str]:
     """The one thing that is asked about, and its topic; of a shared subscription its filter."""
     from embermq.access.authorization.rules import Action
-    from embermq.app.rules_told import topic_asked
+    from embermq.app.authorization import topic_asked
     from embermq.mqtt.topics.errors import TopicError
 
     given = [

@@ -14,8 +14,7 @@ from embermq.app.slots import named_slot
 from embermq.cli.options import AsJson, End, Into, Slot, Start, Tasks, with_settings
 from embermq.cli.terminal import print_report, shown, table
 from embermq.model.amounts import counted
-from embermq.tools.log_place import told_position
-from embermq.tools.report_folder import PastOrder
+from embermq.tools.report_folder import PastOrder, told_position
 
 if TYPE_CHECKING:
     from embermq.tools.audit import AuditDone

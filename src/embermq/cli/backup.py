@@ -19,7 +19,7 @@ def command(
     target: Annotated[Path, typer.Argument(metavar="TO", help="A directory that is new or empty.")],
 ) -> None:
     """Copy the data directory as it is now. The broker may be running."""
-    from embermq.cli.byte_bar import ByteBar
+    from embermq.cli.message_bar import ByteBar
     from embermq.tools.backup import make_backup
 
     directory = Path(settings.data_dir)

@@ -9,7 +9,7 @@ import typer
 
 from embermq.access.bans import BanKind
 from embermq.admin import access_operations as ops
-from embermq.admin.ban_values import BanAsked, BanPut, BanView
+from embermq.admin.values import BanAsked, BanPut, BanView
 from embermq.app.control import ControlClient
 from embermq.cli.control import broker_command
 from embermq.cli.terminal import Told, group, shown, table

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from embermq.admin import operations as ops
-from embermq.admin.cluster_values import ClusterStatus, NodeStatus
+from embermq.admin.values import ClusterStatus, NodeStatus
 from embermq.app.control import ControlClient
 from embermq.cli.control import broker_command
 from embermq.cli.terminal import Told, group, shown, table

@@ -35,8 +35,7 @@ def command(
     from msgspec import to_builtins
 
     from embermq.cli.terminal import print_json, shown
-    from embermq.tools.mosquitto.carried import LineFate
-    from embermq.tools.mosquitto.importing import import_conf
+    from embermq.tools.mosquitto.importing import LineFate, import_conf
 
     found = import_conf(file, output, data_dir=data_dir, replace=replace, dry_run=dry_run)
     if as_json:

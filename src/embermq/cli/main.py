@@ -12,8 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from embermq import __version__
-from embermq.app.errors import ConfigError, EmberError
-from embermq.app.extras import missing
+from embermq.app.errors import ConfigError, EmberError, missing
 from embermq.cli import packaged
 from embermq.pipeline.errors import PipelineError
 from embermq.ports.errors import StoreError

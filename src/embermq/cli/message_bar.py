@@ -1,4 +1,6 @@
-"""What a job says while it runs: how far it is, in messages or other things to count, and notices. A bar for people at
+"""What a job says while it runs: how far it is, in messages, bytes or other things to count, and notices.
+
+What a job says while it runs: how far it is, in messages or other things to count, and notices. A bar for people at
 a terminal, lines of JSON for programs.
 """
 
@@ -10,9 +12,49 @@ from contextlib import contextmanager
 
 import msgspec
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
 
 from embermq.cli.terminal import shown
+
+
+class ByteBar:
+    """One line for each thing that is done, on standard error; silent when that is no terminal."""
+
+    def __init__(self) -> None:
+        console = Console(stderr=True)
+        self._progress = Progress(
+            TextColumn("{task.description:>9}"),
+            BarColumn(),
+            DownloadColumn(),
+            TimeRemainingColumn(),
+            console=console,
+            disable=not console.is_terminal,
+            refresh_per_second=4,
+        )
+        self._tasks: dict[str, TaskID] = {}
+
+    def __enter__(self) -> ByteBar:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def show(self, doing: str, done: int, total: int) -> None:
+        """Move the line of what is done."""
+        task = self._tasks.get(doing)
+        if task is None:
+            task = self._tasks[doing] = self._progress.add_task(doing, total=total)
+        self._progress.update(task, completed=done)
+
 
 PREPARING = "preparing"
 """What it says until there is something to count: a start of Spark, or a look through a large store, takes its time."""

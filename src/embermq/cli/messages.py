@@ -14,7 +14,7 @@ import typer
 from msgspec import UNSET
 
 from embermq.admin import operations as ops
-from embermq.admin.archive_values import BEFORE_ALL, PAGE_MAX, PRUNED_AT_ONCE, ArchivedMessage
+from embermq.admin.values import BEFORE_ALL, PAGE_MAX, PRUNED_AT_ONCE, ArchivedMessage
 from embermq.app.config import Settings
 from embermq.app.control import ControlClient
 from embermq.app.errors import OptionError

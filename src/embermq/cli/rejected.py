@@ -104,7 +104,7 @@ def rejected_retry(
     The broker has to be running. Interrupted or killed, the same command goes on; what is done is not done twice."""
     from embermq.cli.message_bar import job_told
     from embermq.tools.rejected_retry import RetryOrder, run_retry
-    from embermq.tools.replay_target import ReplayTarget
+    from embermq.tools.replay import ReplayTarget
 
     target = ReplayTarget(client=client, topic=topic, queue=queue) if client or topic or queue else None
     order = RetryOrder(reason=reason, target=target, rate=rate, dry_run=dry_run, anew=anew)

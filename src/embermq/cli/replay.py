@@ -10,7 +10,7 @@ from embermq.app.config import Settings
 from embermq.cli.options import AsJson, End, Rate, Slot, Start, Tasks, ToQueue, ToTopic, with_settings
 from embermq.cli.terminal import print_report, shown, table
 from embermq.model.amounts import counted
-from embermq.tools.log_place import told_position
+from embermq.tools.report_folder import told_position
 
 if TYPE_CHECKING:
     from embermq.tools.replay import ReplayReport

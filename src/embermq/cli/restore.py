@@ -17,7 +17,7 @@ def command(
     source: Annotated[Path, typer.Argument(metavar="FROM", help="A directory that embermq backup has made.")],
 ) -> None:
     """Make a data directory from a backup. --data-dir names it, and it has to be new or empty."""
-    from embermq.cli.byte_bar import ByteBar
+    from embermq.cli.message_bar import ByteBar
     from embermq.tools.backup import restore_backup
 
     directory = Path(settings.data_dir)

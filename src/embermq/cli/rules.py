@@ -9,7 +9,7 @@ import msgspec
 import typer
 
 from embermq.admin import access_operations as ops
-from embermq.admin.pipeline_rule_values import PipelineRuleView
+from embermq.admin.values import PipelineRuleView
 from embermq.app.config import Settings
 from embermq.app.control import ControlClient
 from embermq.app.slots import named_slot

@@ -22,7 +22,7 @@ from embermq.adapters.sqlite.snapshot import BROKER, Snapshot
 from embermq.adapters.webhook.alerts import SECRET_NAME
 from embermq.app.api_tokens import FILE_NAME as TOKENS
 from embermq.app.audit_trail import FILES as TRAIL
-from embermq.app.ban_file import FILE_NAME as BANS
+from embermq.app.bans import FILE_NAME as BANS
 from embermq.app.clock_file import FILE_NAME as CLOCK
 from embermq.app.errors import OptionError, UserError
 from embermq.app.places_noted import FILE_NAME as PLACES

@@ -34,18 +34,20 @@ from embermq.pipeline.rejected_choice import (
     choose_rejected,
     owed_clients,
 )
-from embermq.tools.replay_folder import (
+from embermq.tools.replay import (
     CHOSEN,
     PATIENCE_S,
     REFUSED,
     ControlDoor,
     RefusedFile,
+    ReplayTarget,
+    check_target,
     forget_job,
     held_folder,
     read_job,
     save_job,
+    target_topic,
 )
-from embermq.tools.replay_target import ReplayTarget, check_target, target_topic
 from embermq.tools.report_folder import data_of
 
 if TYPE_CHECKING:

@@ -2,21 +2,29 @@
 
 A replay is known by what it was asked for. Asked for again it goes on where it was killed, and once it is over it is
 not done again, unless it is wanted once more.
+
+A folder has the job, what was chosen, and what the broker refused; one process at a time works in it.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from embermq.adapters.segments.writer import sync_path
+from embermq.admin.operations import GET_CLIENT, GET_QUEUE_STATS, REPLAY_MESSAGES
 from embermq.app.config import Settings
-from embermq.app.control import ControlClient
+from embermq.app.control import ControlClient, NoAnswer
 from embermq.app.errors import JobFailed, OptionError, UserError
 from embermq.app.pipeline_side import driver_settings
 from embermq.app.places_noted import noted_places
@@ -24,28 +32,168 @@ from embermq.app.slots import named_slot
 from embermq.cluster.slots import slot_of
 from embermq.model.moments import iso_ms
 from embermq.mqtt.topics.errors import TopicError
-from embermq.mqtt.topics.names import SHARE_PREFIX, validate_filter
-from embermq.pipeline.errors import PipelineError
-from embermq.pipeline.jobs.replay_feed import ChosenMessages, RefusedMessage, ReplayFeed
+from embermq.mqtt.topics.names import SHARE_PREFIX, is_system_topic, validate_filter, validate_topic
+from embermq.mqtt.wire.reason_codes import ReasonCode
+from embermq.pipeline.errors import BrokerAway, PipelineError
+from embermq.pipeline.jobs.replay_feed import PLACE, ChosenMessages, RefusedMessage, ReplayFeed, Taken
 from embermq.pipeline.jobs.replay_values import Chosen, ReplayRange
 from embermq.pipeline.places import Places
-from embermq.tools.replay_folder import (
-    CHOSEN,
-    PATIENCE_S,
-    REFUSED,
-    ControlDoor,
-    RefusedFile,
-    forget_job,
-    held_folder,
-    read_job,
-    remove,
-    save_job,
-)
-from embermq.tools.replay_target import ReplayTarget, check_target, target_topic
+from embermq.queues.errors import NameRefused
+from embermq.queues.names import QUEUE_PREFIX, parse_topic, queue_name
 from embermq.tools.report_folder import data_of, log_end, replay_range
 
 if TYPE_CHECKING:
     from embermq.pipeline.jobs.putting_back import Notice, Progress
+
+
+class ReplayTarget(Struct, frozen=True, kw_only=True):
+    """As it was typed: one of them is given."""
+
+    client: str = ""
+    topic: str = ""
+    queue: str = ""
+
+    @property
+    def name(self) -> str:
+        """The target as `client NAME`, `topic NAME` or `queue NAME`."""
+        if self.client:
+            return f"client {self.client}"
+        return f"topic {self.topic}" if self.topic else f"queue {self.queue}"
+
+
+def target_topic(words: ReplayTarget) -> str:
+    """The topic of each message, with PLACE for its own. Raises OptionError."""
+    given = [name for name in ("client", "topic", "queue") if getattr(words, name)]
+    if len(given) != 1:
+        raise OptionError("one of --client, --topic and --queue says where the messages go")
+    if words.client:
+        return PLACE
+    option, target = (
+        ("--topic", words.topic) if words.topic else ("--queue", QUEUE_PREFIX + queue_name(words.queue))
+    )
+    try:
+        validate_topic(target.replace(PLACE, "t"))
+        if words.queue and parse_topic(target).verb is not None:
+            raise NameRefused("it names no queue", ReasonCode.TOPIC_NAME_INVALID)
+    except (TopicError, NameRefused) as error:
+        raise OptionError(f"{option}: {error}") from None
+    if words.topic and (is_system_topic(target) or target.startswith((SHARE_PREFIX, QUEUE_PREFIX))):
+        raise OptionError(f"--topic: {target!r} is no topic to replay to; --queue names a queue")
+    return target
+
+
+def check_target(broker: ControlClient, words: ReplayTarget) -> None:
+    """Raises UserError when there is none: the broker would take it as a name like any other."""
+    if words.queue:
+        broker.ask(GET_QUEUE_STATS, name=queue_name(words.queue))
+    if words.client:
+        found = broker.ask(GET_CLIENT, client_id=words.client)["session"]
+        if found["type"] != "application" or not found["kept"]:
+            raise UserError(
+                f"the client {words.client!r} has no application log, it is a {found['type'].upper()} client;"
+                " --topic reaches whoever has subscribed"
+            )
+
+
+PATIENCE_S = 60.0
+"""How long a broker is waited for that goes away meanwhile: a start with a million messages takes a few seconds."""
+JOB, REFUSED, CHOSEN = "replay.json", "refused.jsonl", "chosen"
+_LOCK = "lock"
+_Kept = TypeVar("_Kept", bound=Struct)
+
+
+class RefusedFile:
+    """The messages that the broker did not take, by number, in a file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.found: dict[int, RefusedMessage] = {}
+        with suppress(FileNotFoundError):
+            for line in path.read_bytes().splitlines():
+                with suppress(
+                    msgspec.DecodeError
+                ):  # the end of a line that was being written: it is refused again
+                    one = msgspec.json.decode(line, type=RefusedMessage)
+                    self.found[one.number] = one
+
+    def __contains__(self, number: object) -> bool:
+        return number in self.found
+
+    def add(self, refused: RefusedMessage) -> None:
+        """Note a refused message; durable when it returns."""
+        with self._path.open("ab") as file:
+            file.write(b"\n" + msgspec.json.encode(refused))
+            file.flush()
+            os.fsync(file.fileno())
+        self.found[refused.number] = refused
+
+
+class ControlDoor:
+    """The API on the control socket."""
+
+    def __init__(self, broker: ControlClient, replay: str, client: str) -> None:
+        self._broker = broker
+        self._replay = replay
+        self._client = client
+
+    def take(self, first: int, messages: Sequence[bytes | None]) -> Taken:
+        """Raises BrokerAway, and UserError when the broker refuses."""
+        try:
+            answer = self._broker.ask(
+                REPLAY_MESSAGES, replay=self._replay, first=first, messages=messages, client=self._client
+            )
+        except NoAnswer as error:
+            raise BrokerAway(str(error)) from error
+        return msgspec.convert(answer, Taken)
+
+
+@contextmanager
+def held_folder(folder: Path, doing: str) -> Iterator[Path]:
+    """It is there, and nobody else works in it meanwhile. Raises UserError."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise UserError(f"another process is at {doing}; wait for it, or end it") from None
+    try:
+        yield folder
+    finally:
+        os.close(descriptor)
+
+
+def read_job(folder: Path, kind: type[_Kept]) -> _Kept | None:
+    """The one that was saved; None when there is none."""
+    with suppress(FileNotFoundError):
+        return msgspec.json.decode((folder / JOB).read_bytes(), type=kind)
+    return None
+
+
+def save_job(folder: Path, job: Struct) -> None:
+    """Write what was asked for in place of what stands there; durable when it returns."""
+    fresh = folder / f"{JOB}.new"
+    with fresh.open("wb") as file:
+        file.write(msgspec.json.encode(job))
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.replace(folder / JOB)
+    sync_path(folder)
+
+
+def forget_job(folder: Path) -> None:
+    """With all that was chosen and refused."""
+    for name in (JOB, REFUSED, CHOSEN):
+        remove(folder / name)
+
+
+def remove(path: Path) -> None:
+    """A file, or a folder with all that is in it."""
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
 
 FOLDER = "replays"
 REFUSED_SHOWN = 100

@@ -11,7 +11,7 @@ from msgspec import Struct
 from embermq.app.config import Settings
 from embermq.app.pipeline_side import driver_settings
 from embermq.pipeline.places import Places
-from embermq.tools.letters_read import all_letters_file
+from embermq.tools.redrive import all_letters_file
 from embermq.tools.report_folder import (
     TABLES,
     PastOrder,

@@ -1,7 +1,8 @@
-"""What commands that read past messages have in common: the data directory, the range, and the folder of a report."""
+"""What commands that read past messages have in common: data directory, places in the log, and folder of a report."""
 
 from __future__ import annotations
 
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -16,10 +17,37 @@ from embermq.app.errors import JobFailed, OptionError, UserError
 from embermq.app.pipeline_side import driver_settings
 from embermq.app.places_noted import GIVE, noted_places
 from embermq.app.settings import SQLITE
+from embermq.model.position import OFFSET_END, PARTITION_END, offset_of, partition_of, position_of
 from embermq.pipeline.jobs.past_range import PastRange
 from embermq.pipeline.jobs.replay_values import ReplayRange
 from embermq.pipeline.places import Places
-from embermq.tools.log_place import EARLIEST, place_in_log, told_position
+
+EARLIEST = "earliest"
+_POSITION = re.compile(r"(?:([0-9]{1,6}):)?([0-9]{1,14})")
+
+
+def place_in_log(option: str, text: str) -> tuple[int | None, int | None]:
+    """A position, as 1200 or 0:1200, or a time in Unix milliseconds. Raises OptionError."""
+    if found := _POSITION.fullmatch(text):
+        partition, offset = int(found[1] or 0), int(found[2])
+        if partition < PARTITION_END and offset < OFFSET_END:
+            return position_of(partition, offset), None
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        earliest = f", nor {EARLIEST}" if option == "--from" else ""
+        raise OptionError(
+            f"{option}: {text!r} is neither an offset of the log nor a time as 2026-01-31T12:00{earliest}"
+        ) from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return None, round(moment.timestamp() * 1_000)
+
+
+def told_position(position: int) -> str:
+    """As people read it, and type it."""
+    return f"{partition_of(position)}:{offset_of(position)}"
+
 
 TABLES = "tables"
 """Where Spark writes, in an unfinished folder."""

@@ -13,8 +13,7 @@ from embermq.app.errors import UserError
 from embermq.app.pipeline_side import driver_settings
 from embermq.pipeline.errors import RuleRefused
 from embermq.pipeline.places import Places
-from embermq.tools.log_place import EARLIEST
-from embermq.tools.report_folder import data_of, log_end, replay_range
+from embermq.tools.report_folder import EARLIEST, data_of, log_end, replay_range
 
 if TYPE_CHECKING:
     from embermq.pipeline.rules.settings import RuleSettings

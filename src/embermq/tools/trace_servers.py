@@ -30,7 +30,7 @@ from embermq.ports.reader_positions import StoredReader
 from embermq.ports.sessions import StoredState
 from embermq.queues.names import DEAD_LETTER_PREFIX, QUEUE_PREFIX, queue_name
 from embermq.queues.settling import sequence_of
-from embermq.tools.log_place import told_position
+from embermq.tools.report_folder import told_position
 from embermq.tools.trace_values import (
     IN_QUEUE,
     NOT_IN_QUEUE,

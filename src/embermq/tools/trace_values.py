@@ -16,7 +16,7 @@ from embermq.model.message import Message
 from embermq.model.queue_rows import MessageState
 from embermq.model.session_writes import QueueState
 from embermq.mqtt.topics.names import matches, parse_shared
-from embermq.tools.log_place import place_in_log, told_position
+from embermq.tools.report_folder import place_in_log, told_position
 
 SESSIONS_SHOWN = 100
 ARCHIVE_PAGE = 500

@@ -11,10 +11,10 @@ from tests.unit.admin.test_forwarding import SLOTS, Fleet, Node
 
 from embermq.adapters.alone.membership import MembershipAlone
 from embermq.admin.cluster_desk import ClusterDesk
-from embermq.admin.cluster_values import ClusterStatus, NodeFigures
 from embermq.admin.forwarding import SharedDesk
 from embermq.admin.operations import CLUSTER, GET_CLUSTER
 from embermq.admin.session_values import NoRequest
+from embermq.admin.values import ClusterStatus, NodeFigures
 from embermq.cli import cluster as command
 from embermq.ports.membership import NodeAbout
 

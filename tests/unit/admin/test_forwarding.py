@@ -16,13 +16,12 @@ from embermq.admin import operations as ops
 from embermq.admin.errors import NotFound, OperationRefused, RequestRefused
 from embermq.admin.forwarding import OtherNodes, SharedDesk, answered, do_on_any_node
 from embermq.admin.http_api import create_control_app
-from embermq.admin.message_values import PublishOutcome, PublishRequest
 from embermq.admin.operation import AdminOperation
 from embermq.admin.operations import MESSAGES, OPERATIONS, PARKED, QUEUES, SESSIONS
-from embermq.admin.parked_values import ParkedClientView
 from embermq.admin.queue_values import Configured, ListQueuesRequest, PutQueueRequest, QueueRequest
 from embermq.admin.session_values import ClientRequest, GiveRequest, ListClientsRequest, NoRequest
 from embermq.admin.trail import ChangeBegun
+from embermq.admin.values import ParkedClientView, PublishOutcome, PublishRequest
 from embermq.ports.errors import StoreError, StoreUnavailable
 from embermq.queues.durations import Duration
 from embermq.queues.errors import SettingsRefused

@@ -19,8 +19,8 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 from tests.support.waiting import wait_until
 
+from embermq.admin.errors import Refusals, Why
 from embermq.admin.http import HttpServer, create_app
-from embermq.admin.refusals import Refusals, Why
 from embermq.admin.service import Health, Readiness
 from embermq.admin.settings import HttpLimits
 

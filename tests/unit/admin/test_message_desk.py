@@ -13,7 +13,7 @@ from tests.support.hand_driven import HandDrivenBroker
 from embermq.admin import message_desk
 from embermq.admin.errors import NotFound, OperationRefused, RequestRefused
 from embermq.admin.message_desk import MessageDesk
-from embermq.admin.message_values import PublishOutcome, PublishProperties, PublishRequest
+from embermq.admin.values import PublishOutcome, PublishProperties, PublishRequest
 from embermq.ports.errors import StoreError, StoreFull
 
 TURN_S = 0.05

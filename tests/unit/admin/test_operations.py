@@ -7,14 +7,13 @@ import re
 import pytest
 
 from embermq.admin import queue_admin_pb2 as pb
-from embermq.admin.api_docs import docs_page
-from embermq.admin.api_schema import described
-from embermq.admin.asking import request_of
+from embermq.admin.api_schema import described, docs_page
 from embermq.admin.errors import STATUSES, RequestRefused
-from embermq.admin.message_values import PublishRequest
+from embermq.admin.operation import request_of
 from embermq.admin.operations import DELETE_PARKED, GET_PARKED, LIST_PARKED, OPERATIONS, QUEUE_OPERATIONS
 from embermq.admin.rpc_server import CODES
 from embermq.admin.trail import is_change, object_of
+from embermq.admin.values import PublishRequest
 
 
 def test_names_and_addresses_are_those_of_one_operation() -> None:

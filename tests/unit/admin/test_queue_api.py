@@ -21,7 +21,7 @@ from embermq.admin.access import (
     token_hash,
 )
 from embermq.admin.errors import AccessRefused
-from embermq.admin.http_caller import HttpCaller
+from embermq.admin.http_api import HttpCaller
 from embermq.model.message import Message
 from embermq.queues.consumer import Newcomer
 from embermq.queues.names import Verb

@@ -18,7 +18,7 @@ from tests.support.rpc_served import ANSWER_S, Asking, Tokens, carried_out
 from embermq.admin import queue_admin_pb2 as pb
 from embermq.admin.access import Scope, TokenAccess
 from embermq.admin.queue_values import Configured, LettersWanted, PutBack, QueueDetail, Retried, RetryJob
-from embermq.admin.rpc_calls import CALLS, SERVICE
+from embermq.admin.rpc_server import CALLS, SERVICE
 from embermq.admin.trail import ChangeBegun
 from embermq.model.message import Message
 from embermq.mqtt.wire.properties import Properties

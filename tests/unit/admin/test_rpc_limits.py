@@ -13,8 +13,8 @@ from tests.support.rpc_served import ANSWER_S, Asking, Tokens, carried_out
 
 from embermq.admin import queue_admin_pb2 as pb
 from embermq.admin.access import Caller, Everything, Scope, TokenAccess
-from embermq.admin.rpc_calls import SERVICE
 from embermq.admin.rpc_listener import PREFACE
+from embermq.admin.rpc_server import SERVICE
 
 READ = Scope.READ
 QUEUE = pb.QueueRequest(name="q")
@@ -195,7 +195,7 @@ def test_a_connection_that_has_asked_may_be_the_one_that_goes(tmp_path: Path) ->
 
 
 def test_a_page_is_no_larger_than_clients_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("embermq.admin.rpc_calls.ANSWER_BYTES_MAX", 5_000)
+    monkeypatch.setattr("embermq.admin.rpc_server.ANSWER_BYTES_MAX", 5_000)
     bench = DeskBench()
     names = [f"{number}" + "g" * 1_000 for number in range(9)]
     for name in names:

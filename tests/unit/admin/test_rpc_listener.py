@@ -13,7 +13,7 @@ import uvloop
 from tests.support.rpc_client import ended
 from tests.support.waiting import wait_for
 
-from embermq.admin.refusals import Refusals
+from embermq.admin.errors import Refusals
 from embermq.admin.rpc_listener import PREFACE, RpcDoor
 from embermq.admin.settings import GrpcLimits
 

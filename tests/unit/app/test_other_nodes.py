@@ -8,8 +8,7 @@ from typing import Any, cast
 import pytest
 
 from embermq.app import other_nodes
-from embermq.app.homes import ClusterHomes
-from embermq.app.other_nodes import NodesAsked
+from embermq.app.other_nodes import ClusterHomes, NodesAsked
 from embermq.edge.settings import Address
 from embermq.ports.errors import StoreUnavailable
 

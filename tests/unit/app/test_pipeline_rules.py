@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from embermq.admin.errors import NotFound, OperationRefused, RequestRefused
-from embermq.admin.pipeline_rule_values import PutPipelineRuleRequest
+from embermq.admin.values import PutPipelineRuleRequest
 from embermq.app.config import Settings, load_configuration
 from embermq.app.errors import ConfigError
 from embermq.app.pipeline_rules import PipelineRules

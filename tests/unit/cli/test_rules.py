@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from embermq.admin import access_operations as ops
-from embermq.admin.pipeline_rule_values import PutPipelineRuleRequest
+from embermq.admin.values import PutPipelineRuleRequest
 from embermq.app.config import load_configuration
 from embermq.app.pipeline_rules import PipelineRules
 from embermq.cli import control

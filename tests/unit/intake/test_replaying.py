@@ -13,7 +13,7 @@ from tests.support.held_sessions import HeldSessions
 
 from embermq.admin.errors import NotFound, OperationRefused, RequestRefused
 from embermq.admin.replay_desk import ReplayDesk
-from embermq.admin.replay_values import ReplayRequest, ReplayTaken
+from embermq.admin.values import ReplayRequest, ReplayTaken
 from embermq.formats.log_record import (
     FIELD_RULES,
     decode_record,

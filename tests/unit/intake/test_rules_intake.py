@@ -9,8 +9,8 @@ from tests.support.hand_driven import HandDrivenBroker
 from tests.support.stand_in_store import StandInQueueStore
 
 from embermq.admin.errors import OperationRefused, RequestRefused
-from embermq.admin.rule_feed_desk import RuleFeedDesk
-from embermq.admin.rule_feed_values import RuleFeedRequest, RuleFeedTaken, RuleMessage
+from embermq.admin.replay_desk import RuleFeedDesk
+from embermq.admin.values import RuleFeedRequest, RuleFeedTaken, RuleMessage
 from embermq.formats.log_record import FIELD_RULES, decode_record, encode_record, iter_frames
 from embermq.model.message import Message
 from embermq.ports.errors import StoreFull

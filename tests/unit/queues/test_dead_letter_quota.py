@@ -6,7 +6,7 @@ import pytest
 from msgspec import json
 from tests.support.queue_bench import START_MS, Bench
 
-from embermq.app.letter_news import LetterNews
+from embermq.app.news import LetterNews
 from embermq.queues.dead_letter_quota import LETTER_BYTES, DeadLetterQuota
 from embermq.queues.errors import QueueRefusal
 from embermq.queues.explaining import explain

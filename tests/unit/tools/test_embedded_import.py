@@ -32,11 +32,9 @@ from embermq.ports.tick_store import Receipt
 from embermq.ports.users import User
 from embermq.tools.embedded_import import archive, servers
 from embermq.tools.embedded_import import source as source_module
-from embermq.tools.embedded_import.counts import Counts
 from embermq.tools.embedded_import.job import _Import, give_up_import
-from embermq.tools.embedded_import.owed import Owed, OwedRecord, ReaderPlaces
-from embermq.tools.embedded_import.source import EmbeddedSource, embedded_settings, repair
-from embermq.tools.embedded_import.writes import shared_groups, ticks_of
+from embermq.tools.embedded_import.source import Counts, EmbeddedSource, embedded_settings, repair
+from embermq.tools.embedded_import.writes import Owed, OwedRecord, ReaderPlaces, shared_groups, ticks_of
 
 STARTS_MAX = 5
 ANN, BOB, PUMP, CREW = 1, 2, 3, 4

@@ -7,8 +7,7 @@ from embermq.app.config import Settings
 from embermq.app.errors import OptionError, UserError
 from embermq.cluster.settings import ClusterSettings
 from embermq.model.position import OFFSET_END, position_of
-from embermq.tools.log_place import place_in_log, told_position
-from embermq.tools.report_folder import data_of, past_range
+from embermq.tools.report_folder import data_of, past_range, place_in_log, told_position
 
 
 def test_several_slots_are_no_one_log() -> None:

@@ -31,10 +31,17 @@ from embermq.ports.errors import StoreError
 from embermq.ports.users import User
 from embermq.tools.backup import WHOLE_FILES
 from embermq.tools.embedded_import import archive
-from embermq.tools.embedded_import.counts import Counts, Fingerprint
-from embermq.tools.embedded_import.owed import Owed, OwedRecord, ReaderPlaces
-from embermq.tools.embedded_import.source import EmbeddedSource, embedded_settings, repair
+from embermq.tools.embedded_import.source import (
+    Counts,
+    EmbeddedSource,
+    Fingerprint,
+    embedded_settings,
+    repair,
+)
 from embermq.tools.embedded_import.writes import (
+    Owed,
+    OwedRecord,
+    ReaderPlaces,
     positions_tick,
     shared_groups,
     ticks_of,

@@ -37,7 +37,7 @@ from embermq.model.tick_writes import TickWrites
 from embermq.ports.application_logs import FoundLog
 from embermq.ports.errors import StoreError, StoreUnavailable
 from embermq.ports.tick_store import Receipt
-from embermq.tools.embedded_import.counts import Counts
+from embermq.tools.embedded_import.source import Counts
 
 GOES_ON = 1
 """The partition in which the log goes on: the one before stands for the embedded log, whose positions it has."""

@@ -9,6 +9,8 @@ from contextlib import suppress
 from functools import cached_property, partial
 from pathlib import Path
 
+import msgspec
+from google_crc32c import extend as extend_crc32c
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -42,6 +44,53 @@ from embermq.ports.reader_positions import StoredReader
 from embermq.ports.sessions import StoredSession, StoredState
 from embermq.ports.tick_store import Receipt
 from embermq.sessions.group_queues import is_queue_name
+
+KINDS = (
+    "accounts",
+    "sessions",
+    "subscriptions",
+    "wills",
+    "packet ids of incoming QoS 2 messages",
+    "messages stored for clients",
+    "messages of application logs",
+    "parked messages",
+    "shared subscriptions of applications",
+    "retained messages",
+    "archived messages",
+    "queues",
+    "groups of queues",
+    "messages in queues",
+    "delayed messages",
+    "messages that groups have tried",
+    "replays",
+)
+"""In the order in which they are shown."""
+
+
+class Counts(dict[str, int]):
+    """By kind; what is not there is 0."""
+
+    def __init__(self, found: Mapping[str, int] | None = None) -> None:
+        super().__init__(dict.fromkeys(KINDS, 0))
+        for kind, count in (found or {}).items():
+            self.add(kind, count)
+
+    def add(self, kind: str, count: int = 1) -> None:
+        """So many more."""
+        assert kind in KINDS, kind
+        self[kind] += count
+
+
+class Fingerprint:
+    """Another one when a broker has run in between, whatever it has done."""
+
+    def __init__(self) -> None:
+        self.value = 0
+
+    def add(self, stored: object) -> None:
+        """In the order in which it is read."""
+        self.value = extend_crc32c(self.value, msgspec.json.encode(stored))
+
 
 READ_RECORDS = 1_000
 READ_BYTES = 4 * 1024 * 1024

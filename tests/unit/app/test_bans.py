@@ -10,10 +10,9 @@ import pytest
 
 from embermq.access.bans import Ban, BanKind, Bans
 from embermq.admin.errors import OperationRefused
-from embermq.app import shared_bans
-from embermq.app.ban_file import FILE_NAME, BanFile
+from embermq.app import bans
+from embermq.app.bans import FILE_NAME, BanFile, SharedBans
 from embermq.app.errors import StartError
-from embermq.app.shared_bans import SharedBans
 from embermq.ports.errors import StoreUnavailable
 from embermq.ports.membership import SharedTexts
 
@@ -156,7 +155,7 @@ def test_what_is_known_stays_while_etcd_is_away(tmp_path: Path) -> None:
 
 
 def test_they_have_a_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared_bans, "BYTES_MAX", 200)
+    monkeypatch.setattr(bans, "BYTES_MAX", 200)
     one = Side(Texts(), tmp_path)
     one.bans.put(ANN)
     with pytest.raises(OperationRefused, match="may take 200 bytes in etcd"):

@@ -8,7 +8,7 @@ import pytest
 
 from embermq.app.config import load_configuration
 from embermq.app.errors import ConfigError
-from embermq.app.setting_lines import SettingLines
+from embermq.app.setting_value import SettingLines
 
 TEXT = """\
 data_dir = "/srv"   # [device]

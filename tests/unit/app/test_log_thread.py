@@ -8,8 +8,8 @@ from queue import SimpleQueue
 
 import pytest
 
-from embermq.app import log_thread, log_times
-from embermq.app.log_times import LogTimes
+from embermq.app import log_thread
+from embermq.app.log_thread import LogTimes
 from embermq.model.counters import Counters
 from embermq.ports.errors import StoreError, StoreUnavailable
 
@@ -43,7 +43,7 @@ class SlowLog:
         self.closed += 1
 
     def offset_at(self, time_ms: int) -> int:
-        if 0 < time_ms < log_times.NEVER_MS:
+        if 0 < time_ms < log_thread.NEVER_MS:
             self.threads.append(threading.current_thread().name)
         self.began.set()
         assert self.goes_on.wait(PATIENCE_S)
@@ -100,7 +100,7 @@ def test_what_nobody_waits_for_any_more_is_not_asked(monkeypatch: pytest.MonkeyP
     asker.finds(10)
     assert log.began.wait(PATIENCE_S)
     asker.finds(20)
-    monkeypatch.setattr(log_times, "WAIT_MS", -1)
+    monkeypatch.setattr(log_thread, "WAIT_MS", -1)
     log.goes_on.set()
     asker.takes()
     asker.times.close()

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from embermq.app.errors import IsThere, UserError
-from embermq.tools.mosquitto.carried import LineFate, carry, toml_lines
-from embermq.tools.mosquitto.conf_lines import read_conf
-from embermq.tools.mosquitto.importing import ImportedConf, import_conf
+from embermq.tools.mosquitto.conf import read_conf
+from embermq.tools.mosquitto.importing import ImportedConf, LineFate, carry, import_conf, toml_lines
 
 
 def imported(

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from embermq.app.errors import OptionError
+from embermq.cli.control import Reached, profiles_file, reached
 from embermq.cli.main import main
-from embermq.cli.profiles import Reached, profiles_file, reached
 
 TEXT = """\ufeff[plant]
 url = "https://broker.example:8443"
