@@ -19,10 +19,8 @@ from importlib import import_module
 from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader, ModuleSpec
 from importlib.util import spec_from_file_location
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from types import ModuleType
+from types import ModuleType
+from typing import NamedTuple
 
 VARIABLE = "EMBER_COMPILED"
 PACKAGE = Path(__file__).parent

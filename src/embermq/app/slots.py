@@ -18,14 +18,13 @@ from embermq.app.settings import SQLITE
 from embermq.app.store_addresses import cluster_name
 from embermq.edge.settings import Address
 from embermq.edge.settings import parse_address as parse_listener
-from embermq.pipeline.settings import is_s3
+from embermq.pipeline.settings import QueryName, is_s3
 
 if TYPE_CHECKING:
     from embermq.app.config import Settings
     from embermq.cluster.settings import ClusterSettings
     from embermq.durability.retention import QueryPolicy
     from embermq.pipeline.rules.settings import RuleSettings
-    from embermq.pipeline.settings import QueryName
 
 QUERIES_BY_SLOT: tuple[QueryName, ...] = ("dispatch", "archive", "lake")
 """Queries of the pipeline that each node runs over the log of its slot."""

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from embermq.app.config import Settings
 from embermq.cli.options import with_settings
 from embermq.cli.terminal import Told, group
-
-if TYPE_CHECKING:
-    from embermq.database.database_url import DatabaseUrl
+from embermq.database.database_url import DatabaseUrl
 
 app = group("Tables on an SQL server: status, upgrade.")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import msgspec
 import typer
@@ -17,9 +17,7 @@ from embermq.cli.control import broker_command
 from embermq.cli.options import Slot, Tasks, with_settings
 from embermq.cli.terminal import Told, group, shown, table
 from embermq.model.amounts import counted
-
-if TYPE_CHECKING:
-    from embermq.pipeline.rules.values import CheckedRule
+from embermq.pipeline.rules.values import CheckedRule
 
 EXIT_REFUSED = 3
 PAYLOAD_CHARACTERS = 100

@@ -14,12 +14,11 @@ from msgspec import Struct
 from embermq.model.client_type import ClientType
 from embermq.model.session import SessionRow
 from embermq.mqtt.topics.names import SHARE_PREFIX
-from embermq.sessions.quotas import kept_bytes
+from embermq.sessions.quotas import Account, kept_bytes
 from embermq.sessions.session import Session
 
 if TYPE_CHECKING:
     from embermq.routing.router import Subscriber
-    from embermq.sessions.quotas import Account
 
 _NUMBERS = Packing("<QQQQQIIB")
 """Generation, expires_ms, created_ms, queue_seq_next, queue_dropped_seq, epoch, expiry_interval_s, version."""

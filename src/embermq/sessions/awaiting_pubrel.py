@@ -7,14 +7,10 @@ the message. For sessions that are kept the message is stored at once: they do n
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from embermq.sessions.forwarded_frames import counted_anew
+from embermq.sessions.link import Link
 from embermq.sessions.state import BrokerState
-
-if TYPE_CHECKING:
-    from embermq.sessions.link import Link
-    from embermq.sessions.tick import Accepted
+from embermq.sessions.tick import Accepted
 
 HELD_BYTES_MAX = 1024 * 1024
 """Bytes of messages held for one connection, their topics and properties too; past it they go on without PUBREL."""

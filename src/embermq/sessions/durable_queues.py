@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from embermq.access.authorization.rules import ADMIN_PREFIX
 from embermq.ports.errors import StoreError
-from embermq.routing.queue_target import QUEUE_PREFIX
+from embermq.routing.queue_target import QUEUE_PREFIX, QueueTarget
 
 if TYPE_CHECKING:
     from embermq.access.authorization.rule_set import Permissions
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from embermq.mqtt.wire.packets import Publish, Subscribe, Subscription
     from embermq.mqtt.wire.properties import Properties
     from embermq.ports.tick_store import Receipt
-    from embermq.routing.queue_target import QueueTarget
     from embermq.sessions.link import Link
     from embermq.sessions.session import Delivery, Session
     from embermq.sessions.tick import Accepted, Batch, Enqueued, PublishRefusal, Verdict

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ec import (
@@ -27,9 +27,6 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from embermq.app.errors import UserError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 AUTHORITY_DAYS = 3_650
 CLOCKS_DIFFER = timedelta(hours=1)

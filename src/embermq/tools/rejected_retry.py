@@ -11,7 +11,6 @@ from collections.abc import Set
 from contextlib import closing
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -24,6 +23,7 @@ from embermq.app.pipeline_side import kafka_positions
 from embermq.app.settings import SQLITE
 from embermq.model.position import position_of
 from embermq.pipeline.errors import PipelineError
+from embermq.pipeline.jobs.putting_back import Notice, Progress
 from embermq.pipeline.jobs.replay_feed import ChosenMessages, RefusedMessage, ReplayFeed
 from embermq.pipeline.places import Places
 from embermq.pipeline.rejected_choice import (
@@ -49,9 +49,6 @@ from embermq.tools.replay import (
     target_topic,
 )
 from embermq.tools.report_folder import data_of
-
-if TYPE_CHECKING:
-    from embermq.pipeline.jobs.putting_back import Notice, Progress
 
 FOLDER = "retries"
 REFUSED_SHOWN = 100

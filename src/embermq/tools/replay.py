@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -35,15 +35,13 @@ from embermq.mqtt.topics.errors import TopicError
 from embermq.mqtt.topics.names import SHARE_PREFIX, is_system_topic, validate_filter, validate_topic
 from embermq.mqtt.wire.reason_codes import ReasonCode
 from embermq.pipeline.errors import BrokerAway, PipelineError
+from embermq.pipeline.jobs.putting_back import Notice, Progress
 from embermq.pipeline.jobs.replay_feed import PLACE, ChosenMessages, RefusedMessage, ReplayFeed, Taken
 from embermq.pipeline.jobs.replay_values import Chosen, ReplayRange
 from embermq.pipeline.places import Places
 from embermq.queues.errors import NameRefused
 from embermq.queues.names import QUEUE_PREFIX, parse_topic, queue_name
 from embermq.tools.report_folder import data_of, log_end, replay_range
-
-if TYPE_CHECKING:
-    from embermq.pipeline.jobs.putting_back import Notice, Progress
 
 
 class ReplayTarget(Struct, frozen=True, kw_only=True):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -13,11 +12,9 @@ from embermq.app.errors import UserError
 from embermq.app.pipeline_side import driver_settings
 from embermq.pipeline.errors import RuleRefused
 from embermq.pipeline.places import Places
+from embermq.pipeline.rules.settings import RuleSettings
+from embermq.pipeline.rules.values import CheckedRule, SetAsideMessage, TriedRule
 from embermq.tools.report_folder import EARLIEST, data_of, log_end, replay_range
-
-if TYPE_CHECKING:
-    from embermq.pipeline.rules.settings import RuleSettings
-    from embermq.pipeline.rules.values import CheckedRule, SetAsideMessage, TriedRule
 
 
 class RuleTrial(Struct, frozen=True, kw_only=True):

@@ -95,7 +95,7 @@ def test_all_that_the_front_page_loads_is_served_here() -> None:
         (200, "text/javascript; charset=utf-8"),
     }
     assert asked(FakeService(), "/dashboard/index.html")[0] == 404
-    assert asked(FakeService(), "/dashboard/../front_page.py")[0] == 404
+    assert asked(FakeService(), "/dashboard/../http.py")[0] == 404
 
 
 def asked(service: FakeService, path: str, method: str = "GET") -> Answer:

@@ -5,8 +5,9 @@ Its library is loaded when the first client uses it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from embermq.access.authentication.accounts import DISABLED
 from embermq.access.authentication.checks import Checks
@@ -22,9 +23,6 @@ from embermq.access.authentication.step import NOT_MINE, Admit, Applicant, Deny,
 from embermq.mqtt.wire.reason_codes import ReasonCode
 from embermq.ports.errors import StoreError
 from embermq.ports.users import User, Users
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 DATA_BYTES_MAX = 2_048
 """The longest message of a client: preparing it takes time, and a name of 512 bytes fits with its escapes."""

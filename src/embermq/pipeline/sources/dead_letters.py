@@ -10,8 +10,9 @@ import time
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
+import pyarrow as pa
 from msgspec import Struct
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -25,9 +26,6 @@ from embermq.pipeline.schema import letter_schema, record_schema
 from embermq.pipeline.sources.log_file import BrokerFile, LogFile
 from embermq.pipeline.sources.record_rows import BrokenRow, RecordRows
 from embermq.queues.settling import message_id_of
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 FORMAT = "embermq_dead_letters"
 ROWS_PER_READ = 2_000

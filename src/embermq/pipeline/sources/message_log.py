@@ -7,8 +7,9 @@ only), `probe` (begin with the probe; batch: nothing else), `records_max`, `byte
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
+from pyarrow import RecordBatch
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
@@ -26,9 +27,6 @@ from embermq.pipeline.sources.probe import (
     probe_rows,
 )
 from embermq.pipeline.sources.record_rows import read_rows
-
-if TYPE_CHECKING:
-    from pyarrow import RecordBatch
 
 FORMAT = "embermq_log"
 _PARTITION = "0"

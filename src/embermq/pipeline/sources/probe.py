@@ -6,17 +6,14 @@ before it and 1 behind it.
 """
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
+from pyarrow import RecordBatch
 
 from embermq.formats.log_record import Stamp, encode_record, encode_stamps
 from embermq.model.message import Message
 from embermq.mqtt.wire.properties import Properties
 from embermq.pipeline.sources.record_rows import rows_for
-
-if TYPE_CHECKING:
-    from pyarrow import RecordBatch
 
 PROBE_OFFSET = -1
 _NAME = "probe"
