@@ -21,12 +21,11 @@ import typer
 
 from benchmarks.machine import describe
 from embermq.adapters.segments.tick_store import SegmentTickStore
-from embermq.adapters.sql.schema import upgrade_schema
+from embermq.adapters.sql.tables import upgrade_schema
 from embermq.adapters.sqlite.checkpoint import SqliteCheckpoint
 from embermq.adapters.sqlite.connection import apply_broker_schema, open_writer, wall_ms
 from embermq.adapters.sqlite.tick_tables import TickTables
-from embermq.database.database_url import parse_url
-from embermq.database.settings import SqlSettings
+from embermq.database.database_url import SqlSettings, parse_url
 from embermq.formats.log_record import Stamp, encode_record, encode_stamps
 from embermq.model.message import Message
 from embermq.model.tick_writes import TickWrites

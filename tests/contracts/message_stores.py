@@ -13,11 +13,10 @@ from tests.support.sql_server import SqlServer
 
 from embermq.adapters.sql.database import Database
 from embermq.adapters.sql.message_store import SqlMessageStore
-from embermq.adapters.sql.schema import upgrade_schema
+from embermq.adapters.sql.tables import upgrade_schema
 from embermq.adapters.sqlite.connection import apply_broker_schema, log_identity, open_writer
 from embermq.adapters.sqlite.message_store import SqliteMessageStore
-from embermq.database.database_url import parse_url
-from embermq.database.settings import SqlSettings
+from embermq.database.database_url import SqlSettings, parse_url
 from embermq.formats.message_table import COLUMNS
 from embermq.pipeline.places import Places
 from embermq.pipeline.sinks.message_file import MessageFile

@@ -23,13 +23,12 @@ from tests.support.stand_in_store import (
 
 from embermq.adapters.segments.message_log import SegmentMessageLog
 from embermq.adapters.segments.tick_store import Durability, SegmentTickStore
-from embermq.adapters.sqlite.application_log import SqliteApplicationLog
+from embermq.adapters.sqlite.application_log import SqliteApplicationLog, SqliteReaderPositions
 from embermq.adapters.sqlite.checkpoint import SqliteCheckpoint
 from embermq.adapters.sqlite.connection import apply_broker_schema, open_writer, wall_ms
 from embermq.adapters.sqlite.device_queue import SqliteDeviceQueue, SqliteQueueHistory
 from embermq.adapters.sqlite.parked_messages import SqliteParkedMessages
 from embermq.adapters.sqlite.queue_store import SqliteQueueStore
-from embermq.adapters.sqlite.reader_positions import SqliteReaderPositions
 from embermq.adapters.sqlite.sessions import SqliteSessionStore
 from embermq.adapters.sqlite.tick_tables import TickTables
 from embermq.model.client_type import ClientType

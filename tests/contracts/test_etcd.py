@@ -15,8 +15,7 @@ from tests.support.waiting import wait_until
 
 from embermq.adapters.etcd import membership
 from embermq.adapters.etcd.address import parse_address
-from embermq.adapters.etcd.following import changes
-from embermq.adapters.etcd.membership import EtcdMembership
+from embermq.adapters.etcd.membership import EtcdMembership, changes
 from embermq.ports.errors import StoreError, StoreUnavailable
 from embermq.ports.membership import NodeAbout, NodeLease
 

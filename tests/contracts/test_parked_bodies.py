@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.support.stand_in_store import StandInParked
 
-from embermq.adapters.sqlite.parked_bodies import FILE_NAME, SqliteParkedBodies
+from embermq.adapters.sqlite.parked_messages import FILE_NAME, SqliteParkedBodies
 from embermq.ports.errors import StoreError
 from embermq.ports.parked_bodies import ParkedBodies, ParkedLog
 

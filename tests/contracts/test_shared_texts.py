@@ -9,7 +9,6 @@ import pytest
 from tests.support.waiting import wait_until
 
 from embermq.adapters.alone.membership import MembershipAlone
-from embermq.adapters.etcd import texts
 from embermq.adapters.etcd.address import parse_address
 from embermq.adapters.etcd.link import EtcdLink
 from embermq.adapters.etcd.membership import EtcdMembership
@@ -95,7 +94,7 @@ def test_a_change_whose_answer_does_not_come_is_made_all_the_same(
 def test_what_lasts_for_a_time_is_over_then(
     membership: Callable[[], EtcdMembership], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(texts, "MARGIN_S", 0)
+    monkeypatch.setattr("embermq.adapters.etcd.membership.MARGIN_S", 0)
     one, told = watched(membership())
     one.put("user/ann", b"x", 1)
     assert told[-1]

@@ -13,7 +13,7 @@ from tests.support.waiting import wait_until
 
 from embermq.adapters.segments import tick_store
 from embermq.adapters.segments.tick_store import SegmentTickStore
-from embermq.adapters.sqlite import application_tables, tick_tables
+from embermq.adapters.sqlite import session_tables, tick_tables
 from embermq.adapters.sqlite.connection import apply_broker_schema, open_writer
 from embermq.formats.log_record import decode_record, encode_record, iter_frames
 from embermq.formats.segment_reader import SegmentReader
@@ -400,7 +400,7 @@ def test_what_was_not_acknowledged_is_kept_for_a_month_also_of_sessions_that_end
         (1, 6, WhyUnacknowledged.PARKED),
         (2, 0, ended),
     ]
-    monkeypatch.setattr(application_tables, "UNACKNOWLEDGED_KEPT_MS", -1_000)
+    monkeypatch.setattr(session_tables, "UNACKNOWLEDGED_KEPT_MS", -1_000)
     sqlite_stores.write(unacknowledged=[Unacknowledged(3, 9, WhyUnacknowledged.REFUSED)])
     assert kept() == []
 

@@ -37,11 +37,10 @@ from tests.support.seaweed import BUCKET, KEY, SECRET, SeaweedServer
 from tests.support.sql_server import SqlServer
 from tests.support.waiting import wait_for
 
-from embermq.adapters.sql.schema import upgrade_schema
+from embermq.adapters.sql.tables import upgrade_schema
 from embermq.app.slots import slot_prefix
 from embermq.cluster.slots import slot_of, slot_of_queue
-from embermq.database.database_url import parse_url
-from embermq.database.settings import SqlSettings
+from embermq.database.database_url import SqlSettings, parse_url
 from embermq.formats.message_table import SERVER_MESSAGES
 from embermq.mqtt.wire.packets import Subscription
 

@@ -16,9 +16,8 @@ import pytest
 from tests.support.broker_process import EMBERMQ
 from tests.support.forked_program import run_program
 
-from embermq.pipeline.connector import connector_jars, lake_jars
 from embermq.pipeline.errors import PipelineSettingsError
-from embermq.pipeline.jars import Jar, fetch_jars, read_jar_list
+from embermq.pipeline.jars import Jar, connector_jars, fetch_jars, lake_jars, read_jar_list
 from embermq.pipeline.java import JavaRuntime, find_java
 from embermq.pipeline.settings import PipelineSettings
 

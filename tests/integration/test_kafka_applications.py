@@ -16,7 +16,7 @@ from tests.support.redis_server import RedisServer
 from tests.support.servers import on_servers
 from tests.support.waiting import wait_for
 
-from embermq.delivery.application.unmarked import UNMARKED_MAX
+from embermq.delivery.application.lane import UNMARKED_MAX
 from embermq.mqtt.wire.packets import Publish, Subscription
 from embermq.mqtt.wire.properties import Properties
 

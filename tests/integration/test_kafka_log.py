@@ -36,12 +36,11 @@ from tests.support.waiting import wait_until
 from embermq.adapters.kafka import appender, client, log_topic
 from embermq.adapters.kafka.address import parse_address
 from embermq.adapters.kafka.client import WatchedAdmin
-from embermq.adapters.kafka.log_end import continue_behind
-from embermq.adapters.kafka.log_topic import KEPT, LogTopic
+from embermq.adapters.kafka.log_topic import KEPT, LogTopic, continue_behind
 from embermq.adapters.kafka.message_log import DEFAULT_RECORD_BYTES, KafkaMessageLog
 from embermq.adapters.kafka.settings import KafkaSettings
 from embermq.delivery.direct.path import DirectPath
-from embermq.durability.completion import complete
+from embermq.durability.recovery import complete
 from embermq.formats.kafka_record import KafkaEncoder, record_bytes_max
 from embermq.formats.log_record import Origin, decode_record, encode_record, iter_frames
 from embermq.intake.broker import Broker

@@ -15,9 +15,8 @@ from tests.integration.test_kafka_log import leave, serve
 from tests.support.kafka_server import KafkaServer
 from tests.support.redis_server import RedisServer
 
-from embermq.adapters.kafka import log_end
-from embermq.adapters.kafka.log_end import continue_behind
-from embermq.adapters.kafka.log_topic import KEPT, RECORD_LIMIT, message_topic
+from embermq.adapters.kafka import log_topic
+from embermq.adapters.kafka.log_topic import KEPT, RECORD_LIMIT, continue_behind, message_topic
 from embermq.adapters.kafka.settings import KafkaSettings
 from embermq.formats.pipeline_progress import LOG_HEADER, TOPIC_SETTINGS, progress_key, progress_topic
 from embermq.model.position import position_of
@@ -106,7 +105,7 @@ def test_a_pipeline_that_cannot_be_asked_does_not_stop_a_start(
 
     stores.write(records=[record(b"0")])
     leave(stores)
-    monkeypatch.setattr(log_end, "_told_offsets", fail)
+    monkeypatch.setattr(log_topic, "_told_offsets", fail)
     stores.reopen()
     assert "how far the pipeline is cannot be asked: away" in caplog.text
     assert stores.positions.ends() == {0: 1}

@@ -14,10 +14,9 @@ from tests.contracts.test_tick_store import record
 from tests.support.kafka_server import KafkaServer
 from tests.support.redis_server import RedisServer
 
-from embermq.adapters.kafka import source_records
-from embermq.adapters.kafka.failures import Failures
-from embermq.adapters.kafka.reading import PartitionReader
-from embermq.adapters.kafka.source_records import KafkaSourceRecords
+from embermq.adapters.kafka import reading
+from embermq.adapters.kafka.client import Failures
+from embermq.adapters.kafka.reading import KafkaSourceRecords, PartitionReader
 from embermq.ports.errors import StoreError
 from embermq.ports.source_records import FoundRecords
 
@@ -44,9 +43,9 @@ def test_those_who_ask_at_once_share_a_thread_and_what_it_reads(
         assert may_begin.wait(ANSWER_S)
         return PartitionReader(*args, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(source_records, "PartitionReader", gated)
-    monkeypatch.setattr(source_records, "WANTED_AT_ONCE", 90)
-    monkeypatch.setattr(source_records, "NEAR_RECORDS", 10)
+    monkeypatch.setattr(reading, "PartitionReader", gated)
+    monkeypatch.setattr(reading, "WANTED_AT_ONCE", 90)
+    monkeypatch.setattr(reading, "NEAR_RECORDS", 10)
     answers: SimpleQueue[tuple[int, FoundRecords | StoreError]] = SimpleQueue()
 
     def post(call: object) -> None:
@@ -80,7 +79,7 @@ def test_an_error_that_nobody_foresaw_is_an_answer_and_the_next_who_ask_get_thei
         raise ZeroDivisionError
 
     records = KafkaSourceRecords(stores.address, stores.settings, stores.topic.name, post, failures)
-    for place, error in ((source_records, "PartitionReader"), (threading.Thread, "start")):
+    for place, error in ((reading, "PartitionReader"), (threading.Thread, "start")):
         with monkeypatch.context() as broken:
             broken.setattr(place, error, no_thread if error == "start" else fail)
             records.fetch([0], answers.put)

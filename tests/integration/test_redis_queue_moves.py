@@ -11,7 +11,7 @@ from queue import SimpleQueue
 import pytest
 from tests.contracts.servers_stores import ServersStores
 
-from embermq.adapters.redis.queue_calls import ROWS_MAX
+from embermq.adapters.redis.queue_parts import ROWS_MAX
 from embermq.formats.log_record import decode_record, encode_record
 from embermq.formats.redis_queues import moved_field, queue_keys
 from embermq.model.message import Message

@@ -14,17 +14,16 @@ from pyspark.sql.types import StructType
 from tests.support.rule_door import StandInDoor
 from tests.support.sql_server import SqlServer
 
-from embermq.database.settings import SqlSettings
+from embermq.database.database_url import SqlSettings
 from embermq.pipeline.errors import BrokerAway, RuleError
 from embermq.pipeline.log_look import Bounds
 from embermq.pipeline.places import Places
 from embermq.pipeline.rules import targets
-from embermq.pipeline.rules.care import Care
-from embermq.pipeline.rules.door import RuleTaken
+from embermq.pipeline.rules.live import Care
 from embermq.pipeline.rules.set_aside import ROWS_MAX, SetAside, set_aside_of
 from embermq.pipeline.rules.settings import RuleSettings, check_rules
-from embermq.pipeline.rules.sql_target import SqlTarget
-from embermq.pipeline.rules.targets import NumberedRow
+from embermq.pipeline.rules.table_targets import SqlTarget
+from embermq.pipeline.rules.targets import NumberedRow, RuleTaken
 from embermq.pipeline.rules.windows import SETTLED_S, WindowLog, WindowPart
 from embermq.pipeline.settings import DriverSettings
 from embermq.pipeline.sinks import rule_table

@@ -22,10 +22,8 @@ from tests.support.sql_users import open_sql_users
 
 from embermq.adapters.sql import database as database_module
 from embermq.adapters.sql.database import Database
-from embermq.adapters.sql.schema import State, check_schema, schema_status, upgrade_schema
-from embermq.adapters.sql.tables import VERSION_TABLE
-from embermq.database.database_url import parse_url
-from embermq.database.settings import SqlSettings
+from embermq.adapters.sql.tables import VERSION_TABLE, State, check_schema, schema_status, upgrade_schema
+from embermq.database.database_url import SqlSettings, parse_url
 from embermq.model.client_type import ClientType
 from embermq.ports.errors import StoreError, StoreUnavailable
 from embermq.ports.users import User

@@ -14,9 +14,8 @@ from tests.support.webhook_receiver import WebhookReceiver
 
 from embermq.adapters.webhook import alerts as alerts_module
 from embermq.adapters.webhook import posting
-from embermq.adapters.webhook.alerts import WebhookAlerts
+from embermq.adapters.webhook.alerts import WebhookAlerts, signature
 from embermq.adapters.webhook.settings import WebhookSettings
-from embermq.adapters.webhook.signing import signature
 from embermq.model.dead_letter_alert import DeadLetterAlert
 from embermq.model.queue_rows import Attempts, DeadLetter
 from embermq_client import SIGNATURE_HEADER, TIMESTAMP_HEADER, is_genuine

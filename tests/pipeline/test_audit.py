@@ -34,7 +34,7 @@ from embermq.pipeline.jobs import audit as job
 from embermq.pipeline.places import Places
 from embermq.pipeline.sinks.lake import Lake
 from embermq.pipeline.sources.log_file import BrokerFile, LogFile
-from embermq.pipeline.transforms.lake import lake_rows
+from embermq.pipeline.transforms.archive import lake_rows
 
 Audit = Callable[..., dict[str, Any]]
 KILLS = 6

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from embermq.pipeline.authentication import authentication_options, cluster_secret
 from embermq.pipeline.errors import PipelineSettingsError
-from embermq.pipeline.session import jvm_process
+from embermq.pipeline.session import authentication_options, cluster_secret, jvm_process
 from embermq.pipeline.settings import DriverSettings, PipelineSettings
 
 ANSWER_S = 60

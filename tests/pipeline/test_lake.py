@@ -35,9 +35,9 @@ from embermq.pipeline.errors import LakeError
 from embermq.pipeline.jobs import compact as job
 from embermq.pipeline.jobs.lake_upkeep import tidy
 from embermq.pipeline.places import Places
-from embermq.pipeline.sinks.conditional_log import load_log_store
+from embermq.pipeline.sinks.held_table import load_log_store
 from embermq.pipeline.sinks.lake import Lake
-from embermq.pipeline.transforms.lake import lake_rows
+from embermq.pipeline.transforms.archive import lake_rows
 from embermq.tools.backup import make_backup, restore_backup
 
 REPLAYS = [(0, 10), (0, 10), (5, 17), (3, 30), (29, 40)]

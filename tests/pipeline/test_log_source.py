@@ -25,8 +25,7 @@ from embermq.mqtt.wire.properties import Properties
 from embermq.pipeline.places import Places
 from embermq.pipeline.schema import MISSING, Columns, record_schema
 from embermq.pipeline.sources.log_file import Counted, LogBounds, LogFile
-from embermq.pipeline.sources.message_log import UNBOUNDED, offer
-from embermq.pipeline.sources.pace import Offer, Pace
+from embermq.pipeline.sources.message_log import UNBOUNDED, Offer, Pace, offer
 from embermq.pipeline.sources.record_rows import read_rows
 
 STAMPS = (Stamp("billing", 7, 1, True, (1, 300)), Stamp("audit", 9, 0))

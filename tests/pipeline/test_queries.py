@@ -14,7 +14,7 @@ from embermq.pipeline.errors import LogBehindProgressError
 from embermq.pipeline.jobs.dispatch import Dispatch
 from embermq.pipeline.places import Places
 from embermq.pipeline.settings import DriverSettings
-from embermq.pipeline.sources.probe import PROBE_OFFSET
+from embermq.pipeline.sources.message_log import PROBE_OFFSET
 
 STAMP = (Stamp("billing", 7, 1),)
 QUICK = DriverSettings(

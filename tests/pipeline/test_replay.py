@@ -36,7 +36,7 @@ from embermq.pipeline.places import Places
 from embermq.pipeline.settings import PipelineSettings
 from embermq.pipeline.sinks.lake import Lake
 from embermq.pipeline.sources.log_file import BrokerFile, LogFile
-from embermq.pipeline.transforms.lake import lake_rows
+from embermq.pipeline.transforms.archive import lake_rows
 from embermq.pipeline.transforms.replay import matches_filter
 
 MANY = 400

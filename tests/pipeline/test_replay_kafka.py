@@ -35,8 +35,8 @@ from embermq.pipeline.jobs.replay_values import Chosen, ReplayRange
 from embermq.pipeline.places import Places
 from embermq.pipeline.settings import DriverSettings
 from embermq.pipeline.sinks.lake import Lake
+from embermq.pipeline.transforms.archive import lake_rows
 from embermq.pipeline.transforms.kafka_records import records_from_kafka
-from embermq.pipeline.transforms.lake import lake_rows
 
 RECORDS, GONE, IN_LAKE = 40, 4, 6
 MANY = 300

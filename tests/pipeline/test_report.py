@@ -32,8 +32,8 @@ from embermq.pipeline.jobs.kafka_ranges import read_ranges
 from embermq.pipeline.places import Places
 from embermq.pipeline.sinks.lake import Lake
 from embermq.pipeline.sources.log_file import BrokerFile
+from embermq.pipeline.transforms.archive import lake_rows
 from embermq.pipeline.transforms.kafka_records import records_from_kafka
-from embermq.pipeline.transforms.lake import lake_rows
 
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 TRICKY = "<script>alert(1)</script>"

@@ -26,7 +26,7 @@ from embermq.pipeline.rules.session import RuleSession
 from embermq.pipeline.rules.settings import RuleSettings
 from embermq.pipeline.sinks.lake import Lake
 from embermq.pipeline.sources.log_file import BrokerFile
-from embermq.pipeline.transforms.lake import lake_rows
+from embermq.pipeline.transforms.archive import lake_rows
 
 HOT = (
     "SELECT concat('alerts/', split(topic, '/')[1]) AS topic, payload FROM messages "

@@ -30,12 +30,11 @@ from embermq.pipeline.errors import BrokerAway
 from embermq.pipeline.jobs.query_job import JobSetup
 from embermq.pipeline.places import Places
 from embermq.pipeline.rules import trying
-from embermq.pipeline.rules.care import Care
-from embermq.pipeline.rules.door import RuleDoor, RuleTaken
-from embermq.pipeline.rules.live import RuleKind
+from embermq.pipeline.rules.live import Care, RuleKind
 from embermq.pipeline.rules.session import RuleSession
 from embermq.pipeline.rules.set_aside import set_aside_of
 from embermq.pipeline.rules.settings import RuleSettings
+from embermq.pipeline.rules.targets import RuleDoor, RuleTaken
 from embermq.pipeline.turns import Turns
 
 RULES = {

@@ -25,10 +25,10 @@ from tests.support.waiting import wait_until
 from embermq.pipeline.errors import BrokerAway, PipelineSettingsError
 from embermq.pipeline.kafka_log import KafkaLog
 from embermq.pipeline.places import Places
-from embermq.pipeline.rules.door import RuleDoor, RuleTaken
-from embermq.pipeline.rules.lake_target import LakeTarget
 from embermq.pipeline.rules.live import RulePart
 from embermq.pipeline.rules.settings import RuleSettings
+from embermq.pipeline.rules.table_targets import LakeTarget
+from embermq.pipeline.rules.targets import RuleDoor, RuleTaken
 from embermq.pipeline.settings import DriverSettings, check_settings
 from embermq.pipeline.status import read_status
 

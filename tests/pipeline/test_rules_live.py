@@ -26,12 +26,11 @@ from embermq.pipeline.jobs.query_job import JobSetup
 from embermq.pipeline.paused import pause_reason
 from embermq.pipeline.places import Places
 from embermq.pipeline.rules import live
-from embermq.pipeline.rules.care import Care
-from embermq.pipeline.rules.door import RuleDoor, RuleTaken
 from embermq.pipeline.rules.evaluating import Evaluation, MadeRows
-from embermq.pipeline.rules.live import RuleKind
+from embermq.pipeline.rules.live import Care, RuleKind
 from embermq.pipeline.rules.session import RuleSession
 from embermq.pipeline.rules.settings import RuleSettings
+from embermq.pipeline.rules.targets import RuleDoor, RuleTaken
 from embermq.pipeline.turns import Turns
 
 HOT = (

@@ -30,12 +30,11 @@ from embermq.pipeline.jobs.query_job import JobSetup
 from embermq.pipeline.log_look import Bounds
 from embermq.pipeline.places import Places
 from embermq.pipeline.rules import targets
-from embermq.pipeline.rules.care import Care
-from embermq.pipeline.rules.door import RuleDoor, RuleTaken
-from embermq.pipeline.rules.lake_target import LakeTarget
-from embermq.pipeline.rules.live import RuleKind
+from embermq.pipeline.rules.live import Care, RuleKind
 from embermq.pipeline.rules.session import RuleSession
 from embermq.pipeline.rules.settings import RuleSettings
+from embermq.pipeline.rules.table_targets import LakeTarget
+from embermq.pipeline.rules.targets import RuleDoor, RuleTaken
 from embermq.pipeline.rules.windows import CATCH_UP_S, SETTLED_S, Window, WindowFile, WindowLog, WindowPart
 from embermq.pipeline.turns import Turns
 

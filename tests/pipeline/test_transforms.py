@@ -12,9 +12,8 @@ from tests.pipeline.queries import log_rows
 from embermq.formats.log_record import Stamp
 from embermq.mqtt.wire.properties import Properties
 from embermq.pipeline.places import Places
-from embermq.pipeline.transforms.archive import stored_messages
+from embermq.pipeline.transforms.archive import lake_rows, stored_messages
 from embermq.pipeline.transforms.dispatch import application_entries
-from embermq.pipeline.transforms.lake import lake_rows
 
 
 @pytest.mark.promise("pipeline-1")

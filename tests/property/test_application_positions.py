@@ -6,8 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from embermq.delivery.application.offset_ranges import OffsetRanges
-from embermq.delivery.application.positions import SEGMENTS_MAX, Positions
+from embermq.delivery.application.positions import SEGMENTS_MAX, OffsetRanges, Positions
 from embermq.model.application_positions import StoredPositions
 from embermq.model.position import position_of
 

@@ -12,14 +12,13 @@ import pytest
 from tests.simulation.world import World
 
 from embermq.adapters.redis.log_notes import RedisLogNotes
-from embermq.adapters.redis.settling import Settling
 from embermq.adapters.redis.state_writer import RedisStateWriter
+from embermq.adapters.redis.wire import Settling
 from embermq.app import kafka_log, peers
 from embermq.cluster.far_member import FarMember
 from embermq.cluster.members import Members
-from embermq.durability.completion import _Tail
 from embermq.durability.log_first import LogFirstStore
-from embermq.durability.recovery import Recovery
+from embermq.durability.recovery import Recovery, _Tail
 from embermq.formats.log_record import decode_record
 from embermq.ports.tick_store import Receipt
 

@@ -30,9 +30,8 @@ from embermq.delivery.application.embedded_feeds import EmbeddedFeeds
 from embermq.delivery.application.fed_readers import FedReaders
 from embermq.delivery.application.log_lifecycle import LogLifecycle
 from embermq.delivery.application.log_place import LogPlace, OwnPlace
-from embermq.delivery.application.own_and_shared import OwnAndShared
 from embermq.delivery.application.parking import Parking
-from embermq.delivery.application.readers import ApplicationDelivery
+from embermq.delivery.application.readers import ApplicationDelivery, OwnAndShared
 from embermq.delivery.application.rounds import ROUND_MS
 from embermq.delivery.application.settings import ApplicationSettings
 from embermq.delivery.application.shared_readers import SharedPlace, SharedReaders
@@ -40,9 +39,8 @@ from embermq.delivery.device.path import DevicePath
 from embermq.delivery.device.settings import DeviceSettings
 from embermq.delivery.direct.path import DirectPath
 from embermq.delivery.durable_path import DurablePath
-from embermq.durability.completion import complete, lagging
 from embermq.durability.log_first import LogFirstStore, Post
-from embermq.durability.recovery import Recovery
+from embermq.durability.recovery import Recovery, complete, lagging
 from embermq.durability.settings import SessionStoreSettings
 from embermq.formats.log_record import decode_record, iter_frames
 from embermq.intake.broker import Broker

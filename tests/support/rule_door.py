@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from embermq.pipeline.places import Places
-from embermq.pipeline.rules.door import RuleDoor, RuleTaken
+from embermq.pipeline.rules.targets import RuleDoor, RuleTaken
 
 
 class StandInDoor(RuleDoor):

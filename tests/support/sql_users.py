@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from embermq.adapters.sql.database import Database
-from embermq.adapters.sql.schema import upgrade_schema
+from embermq.adapters.sql.tables import upgrade_schema
 from embermq.adapters.sql.users import SqlUsers
-from embermq.database.database_url import parse_url
-from embermq.database.settings import SqlSettings
+from embermq.database.database_url import SqlSettings, parse_url
 
 
 def open_sql_users(url: str, settings: SqlSettings | None = None, *, is_current: bool = False) -> SqlUsers:

@@ -9,7 +9,7 @@ import redis
 
 from embermq.adapters.redis.answers import Answer, Refused
 from embermq.adapters.redis.blocking import BlockingRedis
-from embermq.adapters.redis.held_keys import HeldKeys
+from embermq.adapters.redis.lane import HeldKeys
 from embermq.adapters.redis.link import RedisLink
 from embermq.adapters.redis.script import Script
 from embermq.adapters.redis.wire import Then, Word

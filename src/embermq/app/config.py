@@ -47,7 +47,7 @@ from embermq.app.settings import StoreSettings
 from embermq.app.slots import check_slots
 from embermq.app.stored_rules import ORIGIN, stored_rules
 from embermq.cluster.settings import ClusterSettings
-from embermq.database.settings import SqlSettings
+from embermq.database.database_url import SqlSettings
 from embermq.delivery.application.settings import ApplicationSettings
 from embermq.delivery.device.settings import DeviceSettings
 from embermq.durability.settings import SessionStoreSettings

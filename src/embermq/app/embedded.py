@@ -7,15 +7,13 @@ from functools import partial
 from pathlib import Path
 
 from embermq.access.authorization.rule_set import RuleSet
-from embermq.adapters.sqlite.application_log import SqliteApplicationLog
+from embermq.adapters.sqlite.application_log import SqliteApplicationLog, SqliteReaderPositions
 from embermq.adapters.sqlite.connection import apply_broker_schema, log_identity, open_writer
 from embermq.adapters.sqlite.device_queue import SqliteDeviceQueue, SqliteQueueHistory
-from embermq.adapters.sqlite.parked_bodies import SqliteParkedBodies
-from embermq.adapters.sqlite.parked_messages import SqliteParkedMessages
+from embermq.adapters.sqlite.parked_messages import SqliteParkedBodies, SqliteParkedMessages
 from embermq.adapters.sqlite.queue_store import SqliteQueueStore
-from embermq.adapters.sqlite.reader_positions import SqliteReaderPositions
-from embermq.adapters.sqlite.restored import skip_message_ids
 from embermq.adapters.sqlite.sessions import SqliteSessionStore
+from embermq.adapters.sqlite.snapshot import skip_message_ids
 from embermq.adapters.sqlite.tick_tables import TickTables
 from embermq.app.clock_file import ClockFile
 from embermq.app.config import Settings

@@ -11,18 +11,15 @@ from embermq.adapters.kafka.appender import KafkaAppender
 from embermq.adapters.kafka.application_feeds import KafkaApplicationFeeds
 from embermq.adapters.kafka.application_logs import KafkaApplicationLogs
 from embermq.adapters.kafka.application_topics import ApplicationTopics, LogProperties
-from embermq.adapters.kafka.client import WatchedAdmin
-from embermq.adapters.kafka.dispatcher_group import DispatcherGroup
-from embermq.adapters.kafka.failures import Failures
-from embermq.adapters.kafka.log_end import continue_behind, find_ends, known_end
+from embermq.adapters.kafka.client import Failures, WatchedAdmin
 from embermq.adapters.kafka.log_producer import LogProducer
-from embermq.adapters.kafka.log_topic import LogTopic
+from embermq.adapters.kafka.log_topic import LogTopic, continue_behind, find_ends, known_end
 from embermq.adapters.kafka.message_log import KafkaMessageLog
 from embermq.adapters.kafka.pipeline_progress import KafkaPipelineProgress
-from embermq.adapters.kafka.positions import LogPositions
+from embermq.adapters.kafka.positions import DispatcherGroup, LogPositions
+from embermq.adapters.kafka.reading import KafkaSourceRecords
 from embermq.adapters.kafka.receipt_topic import ReceiptTopic
 from embermq.adapters.kafka.shared_feeds import KafkaSharedFeeds
-from embermq.adapters.kafka.source_records import KafkaSourceRecords
 from embermq.app.config import Settings
 from embermq.app.log_side import LogSide, Post, RetainedLog
 from embermq.app.store_addresses import kafka_address
@@ -31,8 +28,7 @@ from embermq.delivery.application.log_place import LogPlace, OwnPlace
 from embermq.delivery.application.parking import Parking
 from embermq.delivery.application.shared_readers import SharedPlace, SharedReaders
 from embermq.durability.log_first import NEVER, LogFirstStore
-from embermq.durability.published_readers import NoEntries, PublishedReaders
-from embermq.durability.retention import DISPATCH
+from embermq.durability.retention import DISPATCH, NoEntries, PublishedReaders
 from embermq.formats.application_logs import ApplicationLogNames
 from embermq.formats.kafka_record import KafkaEncoder
 from embermq.pipeline.log_look import Bounds, LogLook, SeenEnds, ToldReport, told_report

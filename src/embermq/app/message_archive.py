@@ -43,7 +43,7 @@ def message_store_of(settings: Settings, answer_s: float = SEARCH_S) -> Iterator
     with named_store(url):
         from embermq.adapters.sql.database import Database
         from embermq.adapters.sql.message_store import SqlMessageStore
-        from embermq.adapters.sql.schema import check_schema
+        from embermq.adapters.sql.tables import check_schema
 
         check_schema(url, settings.sql)
         found = SqlMessageStore(Database(url, settings.sql, timeout_s=answer_s), log_id)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from embermq.access.authorization.rule_set import RuleSet
-from embermq.adapters.sqlite.parked_bodies import SqliteParkedBodies
+from embermq.adapters.sqlite.parked_messages import SqliteParkedBodies
 from embermq.adapters.sqlite.settings import PIN_LIMIT_SHARE
 from embermq.adapters.webhook.alerts import WebhookAlerts
 from embermq.app.clock_file import ClockFile

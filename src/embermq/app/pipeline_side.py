@@ -103,7 +103,7 @@ def missing_for_spark(settings: Settings) -> str:
         return f"pipeline.enabled = true needs Spark, which is not installed: {how_to_install('pipeline')}"
     if settings.stores.log == SQLITE:
         return ""
-    from embermq.pipeline.connector import connector_jars  # loads what fetches jars
+    from embermq.pipeline.jars import connector_jars  # loads what fetches jars
 
     try:
         connector_jars(settings.pipeline)

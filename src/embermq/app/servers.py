@@ -31,11 +31,10 @@ from embermq.app.slots import cluster_of, reader_name, slot_settings
 from embermq.cluster.slots import slot_of_queue
 from embermq.delivery.application.fed_readers import FedReaders
 from embermq.delivery.application.log_lifecycle import LogLifecycle
-from embermq.delivery.application.own_and_shared import OwnAndShared
+from embermq.delivery.application.readers import OwnAndShared
 from embermq.delivery.application.shared_readers import SharedReaders
-from embermq.durability.completion import complete, lagging
 from embermq.durability.log_first import LogFirstStore
-from embermq.durability.recovery import Recovery
+from embermq.durability.recovery import Recovery, complete, lagging
 from embermq.formats.application_logs import ApplicationLogNames
 from embermq.formats.log_record import RecordError
 from embermq.ports.errors import StoreError

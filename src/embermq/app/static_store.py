@@ -16,7 +16,7 @@ from embermq.ports.errors import StoreError
 from embermq.ports.users import Users
 
 if TYPE_CHECKING:
-    from embermq.adapters.sql.schema import SchemaStatus
+    from embermq.adapters.sql.tables import SchemaStatus
 
 FILE_NAME = "users.db"
 
@@ -46,7 +46,7 @@ def static_url(settings: Settings) -> DatabaseUrl | None:
 def static_status(settings: Settings, url: DatabaseUrl) -> SchemaStatus:
     """What the database has, and what this program needs. Raises StartError."""
     with named_store(url):
-        from embermq.adapters.sql.schema import schema_status
+        from embermq.adapters.sql.tables import schema_status
 
         return schema_status(url, settings.sql)
 
@@ -54,7 +54,7 @@ def static_status(settings: Settings, url: DatabaseUrl) -> SchemaStatus:
 def upgrade_static(settings: Settings, url: DatabaseUrl) -> SchemaStatus:
     """Bring the database up; returns what was found. Raises StartError."""
     with named_store(url):
-        from embermq.adapters.sql.schema import upgrade_schema
+        from embermq.adapters.sql.tables import upgrade_schema
 
         return upgrade_schema(url, settings.sql)
 
@@ -62,7 +62,7 @@ def upgrade_static(settings: Settings, url: DatabaseUrl) -> SchemaStatus:
 def _open_sql_users(settings: Settings, url: DatabaseUrl) -> Users:
     with named_store(url):
         from embermq.adapters.sql.database import Database
-        from embermq.adapters.sql.schema import check_schema, upgrade_schema
+        from embermq.adapters.sql.tables import check_schema, upgrade_schema
         from embermq.adapters.sql.users import SqlUsers
 
         if settings.stores.static_upgrade:

@@ -28,8 +28,8 @@ def command(
     """Fetch the jars that Spark needs for Kafka and the lake. What is missing comes from Maven Central; hashes are
     checked."""
     from embermq.cli.message_bar import MessageBar
-    from embermq.pipeline.connector import fetch_all, jars_folder
     from embermq.pipeline.errors import RepositoryError
+    from embermq.pipeline.jars import fetch_all, jars_folder
 
     settings = configuration(config, assignments, None).settings.pipeline
     if into is not None:

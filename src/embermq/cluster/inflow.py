@@ -30,8 +30,7 @@ from embermq.mqtt.value import replace
 from embermq.mqtt.wire.reason_codes import FIRST_ERROR
 from embermq.ports.peer_logs import PeerRecords
 from embermq.routing.queue_target import QUEUE_PREFIX, QueueAim, QueueTarget
-from embermq.routing.retain_order import RetainOrder
-from embermq.routing.retain_sources import RetainSources
+from embermq.routing.retained import RetainOrder, RetainSources
 from embermq.routing.router import NO_MATCH
 from embermq.sessions.state import BrokerState
 from embermq.sessions.tick import Accepted, Copied

@@ -18,8 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
-from embermq.cluster.far_member import Change, FarClient, FarMember, FarSide
-from embermq.cluster.far_publishes import FarPublishes
+from embermq.cluster.far_member import Change, FarClient, FarMember, FarPublishes, FarSide
 from embermq.cluster.slots import slot_of, slot_of_filter
 from embermq.model.session import NEVER_EXPIRES
 from embermq.mqtt.value import replace

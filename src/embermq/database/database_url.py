@@ -1,13 +1,22 @@
 """`postgresql://USER:PASSWORD@HOST:PORT/DATABASE` and its relatives, taken apart."""
 
 from ipaddress import ip_address
-from typing import Literal
+from typing import Annotated, Literal
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from embermq.ports.store_url import without_password
+
+
+class SqlSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How an SQL server is spoken to, where `stores.static` names one."""
+
+    timeout_s: Annotated[float, Meta(ge=0.5, le=3_600)] = 5.0
+    """How long opening a connection may take, with PostgreSQL in whole seconds and at least 2; how long the answer to a
+    statement may, and how long a call waits for a free connection."""
+
 
 Kind = Literal["postgresql", "mysql"]
 KINDS: dict[str, Kind] = {"postgresql": "postgresql", "mysql": "mysql", "mariadb": "mysql"}

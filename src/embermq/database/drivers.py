@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.engine.interfaces import DBAPIConnection
 
-from embermq.database.database_url import DatabaseUrl
-from embermq.database.settings import SqlSettings
+from embermq.database.database_url import DatabaseUrl, SqlSettings
 
 if TYPE_CHECKING:
     from psycopg.abc import PQGen

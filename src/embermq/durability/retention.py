@@ -3,19 +3,105 @@
 Past the pin limit the bodies that absent applications hold back are parked in a file of their own. When that is not
 enough, a policy decides: refuse new publishes that match the reader, or drop its oldest. Queries of the pipeline other
 than dispatch have policies of their own, because who publishes cannot help it when an archive is behind.
+
+APPLICATION clients are not among them: once dispatch has passed a record, it is in the logs of those who want it.
 """
 
-from collections.abc import Iterable, Mapping
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
 from typing import Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from embermq.durability.bodies import Bodies
+from embermq.formats.log_record import LogRecord, RecordError, decode_record, readable_topic, split_batch
 from embermq.ports.application_log import ApplicationFloor, ApplicationLog
-from embermq.ports.log_readers import LogReaders
-from embermq.ports.message_log import LogStatistics, MessageLog
+from embermq.ports.log_readers import LogReader, LogReaders
+from embermq.ports.message_log import LogBatch, LogStatistics, MessageLog
 from embermq.ports.parked_bodies import ParkedBodies
+from embermq.ports.pipeline_progress import PipelineProgress
+
+READ_RECORDS = 256
+READ_BYTES = 1024 * 1024
+
+
+class Bodies:
+    """Reads records by growing offset, a few batches at a time; what the log has let go of may be parked."""
+
+    def __init__(
+        self,
+        log: MessageLog,
+        parked: ParkedBodies,
+        generation: int,
+    ) -> None:
+        self._log = log
+        self._parked = parked
+        self._generation = generation
+        self._frames: list[bytes] = []
+        self._base = 0
+        self._ahead: list[LogBatch] = []
+
+    def get(
+        self, offset: int, damaged: Callable[[str], None] | None = None
+    ) -> tuple[LogRecord, bytes] | None:
+        """The record at an offset and its encoded form; None when nobody has it any more, or it is damaged:
+        `damaged` is told then."""
+        if self._base <= offset < self._base + len(self._frames) or self._load(offset):
+            frame: bytes | None = self._frames[offset - self._base]
+        else:
+            frame = self._parked.get(self._generation, offset)
+        try:
+            return None if frame is None else (decode_record(frame), frame)
+        except RecordError as error:
+            if damaged is not None:
+                damaged(f"offset {offset} of the message log, topic {readable_topic(frame or b'')}: {error}")
+            return None
+
+    def _load(self, offset: int) -> bool:
+        while self._ahead and self._ahead[0].base_offset + self._ahead[0].record_count <= offset:
+            del self._ahead[0]
+        if not self._ahead or self._ahead[0].base_offset > offset:
+            self._ahead = self._log.read(offset, records_max=READ_RECORDS, bytes_max=READ_BYTES)
+        if not self._ahead or not self._ahead[0].base_offset <= offset:
+            self._frames, self._ahead = [], []
+            return False
+        batch = self._ahead.pop(0)
+        self._frames = split_batch(batch.body, batch.record_count)
+        self._base = batch.base_offset
+        return offset < self._base + len(self._frames)
+
+
+class PublishedReaders(LogReaders):
+    """`queries` that have published something; `passed` makes a position of what they have."""
+
+    def __init__(
+        self, progress: PipelineProgress, passed: Callable[[Mapping[int, int]], int], queries: Iterable[str]
+    ) -> None:
+        self._progress = progress
+        self._passed = passed
+        self._queries = tuple(queries)
+
+    def positions(self) -> list[LogReader]:
+        return [
+            LogReader(query, self._passed(found), 0)
+            for query in self._queries
+            if (found := self._progress.positions(query))
+        ]
+
+
+class NoEntries(ApplicationLog):
+    """For who reads logs of applications out of the message log: there is nothing here that needs it."""
+
+    def complete_offset(self) -> int:
+        return 0
+
+    def read(self, generation: int, from_offset: int, limit: int) -> list[int]:
+        return []
+
+    def floors(self) -> list[ApplicationFloor]:
+        return []
+
 
 PARK_ENTRIES = 500
 PARK_ROUNDS_MAX = 40

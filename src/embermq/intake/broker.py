@@ -6,9 +6,8 @@ from typing import Any
 from embermq.access.authentication.identity import Identity
 from embermq.access.authorization.rule_set import RuleSet
 from embermq.formats.log_record import RecordError
-from embermq.intake.event_topics import EventTopics
 from embermq.intake.publishing import Publishing
-from embermq.intake.system_topics import SystemTopics
+from embermq.intake.system_topics import EventTopics, SystemTopics
 from embermq.model.client_type import ClientType
 from embermq.model.session import RetainedRow
 from embermq.mqtt.wire.packets import (

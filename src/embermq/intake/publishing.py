@@ -47,7 +47,7 @@ from embermq.mqtt.wire.version import ProtocolVersion
 from embermq.ports.errors import StoreError, StoreFull
 from embermq.ports.tick_store import Receipt
 from embermq.routing.queue_target import QueueAim, QueueTarget
-from embermq.routing.retain_sources import publisher_of
+from embermq.routing.retained import publisher_of
 from embermq.routing.router import NO_MATCH, Match
 from embermq.sessions.awaiting_pubrel import Holding
 from embermq.sessions.durable_queues import PUBLISHED_PREFIXES

@@ -1,7 +1,7 @@
 """Messages that were in the log before come in once more, by their number in a replay.
 
 The number of the next one is stored with the records of a piece: all or nothing, or where the log is a store of its
-own behind them, and each record has its number (`durability.completion`). So a piece that is asked for again, because
+own behind them, and each record has its number (`durability.recovery`). So a piece that is asked for again, because
 its answer was lost with the broker or with the program that asks, takes what is missing of it, and nothing twice. What
 rules publish comes in by the same way. What is for a durable queue of another slot is a record here, by which that slot
 takes it over.

@@ -15,9 +15,9 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from embermq.pipeline.connector import lake_jars
 from embermq.pipeline.driver import wait_or_kill
 from embermq.pipeline.errors import PipelineError, SparkEndedError
+from embermq.pipeline.jars import lake_jars
 from embermq.pipeline.java import find_java
 from embermq.pipeline.places import Places
 from embermq.pipeline.session import jvm_process, start_session

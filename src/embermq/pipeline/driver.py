@@ -32,8 +32,7 @@ from embermq.pipeline.jobs.streaming import chosen_jobs, chosen_parts, register_
 from embermq.pipeline.keeper import Keeper
 from embermq.pipeline.leftovers import make_socket_directory, remove_leftovers
 from embermq.pipeline.places import Places
-from embermq.pipeline.rules.care import Care
-from embermq.pipeline.rules.live import RuleKind
+from embermq.pipeline.rules.live import Care, RuleKind
 from embermq.pipeline.rules.session import RuleSession
 from embermq.pipeline.rules.settings import query_of_rule
 from embermq.pipeline.rules.windows import WindowLog

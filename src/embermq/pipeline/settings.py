@@ -7,7 +7,7 @@ from typing import Literal
 
 from msgspec import Struct, field
 
-from embermq.database.settings import SqlSettings
+from embermq.database.database_url import SqlSettings
 from embermq.pipeline.errors import PipelineSettingsError
 from embermq.pipeline.kafka_log import KafkaLog, check_kafka
 from embermq.pipeline.rules.settings import RuleSettings

@@ -13,8 +13,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
-from embermq.pipeline.connector import connector_jars
 from embermq.pipeline.errors import SourceOptionError
+from embermq.pipeline.jars import connector_jars
 from embermq.pipeline.kafka_log import KafkaLog
 from embermq.pipeline.places import Places
 from embermq.pipeline.schema import record_schema

@@ -2,25 +2,122 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from embermq.access.authorization.rule_set import Permissions
+from embermq.access.authorization.rules import Principal
 from embermq.formats.log_record import (
+    LogRecord,
     check_record,
     decode_record,
     encode_record,
+    publisher_field,
+    publisher_in,
     record_expires_ms,
 )
 from embermq.model.counters import Counters
+from embermq.model.message import Message
 from embermq.model.session import RetainedRow
 from embermq.mqtt.topics.topic_tree import TopicTree
 from embermq.mqtt.value import replace
 
 if TYPE_CHECKING:
+    from embermq.sessions.state import BrokerState
     from embermq.sessions.tick import Tick
     from embermq.sessions.timers import Timer, Timers
+
+
+KEPT = 100_000
+"""Topics that are remembered beside what is retained: those whose message is on its way to the log, or was refused."""
+Stamp = tuple[int, int]
+"""Accept time in Unix milliseconds, and the slot that accepted it."""
+
+
+class RetainOrder:
+    """The later accept time wins, then the higher slot, then the later place in that slot's log: every node decides
+    alike, in whatever order it hears of them. `held` has the stamp of the message that a topic has now, or of the end
+    of the one that it had."""
+
+    def __init__(self, slot: int, held: Callable[[str], Stamp | None]) -> None:
+        self._slot = slot
+        self._held = held
+        self._newest: OrderedDict[str, Stamp] = OrderedDict()
+
+    def own(self, message: Message) -> Message:
+        """A message that this node takes is newer than all that it knows of, whatever the clocks of others say."""
+        known = self._known(message.topic)
+        if known is not None and (message.accepted_ms, self._slot) < known:
+            message = replace(message, accepted_ms=known[0] + 1)
+        self._note(message.topic, (message.accepted_ms, self._slot))
+        return message
+
+    def is_newer(self, message: Message, slot: int) -> bool:
+        """Whether one that another slot has taken replaces what this node knows of; then it is known."""
+        known = self._known(message.topic)
+        stamp = message.accepted_ms, slot
+        if known is not None and stamp < known:
+            return False
+        self._note(message.topic, stamp)
+        return True
+
+    def _known(self, topic: str) -> Stamp | None:
+        found = self._newest.get(topic)
+        return self._held(topic) if found is None else found
+
+    def _note(self, topic: str, stamp: Stamp) -> None:
+        newest = self._newest
+        newest[topic] = stamp
+        newest.move_to_end(topic)
+        if len(newest) > KEPT:
+            newest.popitem(last=False)
+
+
+SOURCES_MAX = 1_000
+"""Publishers whose rights are remembered."""
+
+Fields = tuple[tuple[int, bytes], ...]
+
+
+def publisher_of(permissions: Permissions | None) -> Fields:
+    """What a record tells of its publisher where somebody later asks for its rights: with a retained message, and on
+    another node. Nothing without rules."""
+    if permissions is None:
+        return ()
+    who = permissions.principal
+    return (publisher_field(who.user, who.certificate),)
+
+
+class RetainSources:
+    """Asks the rules of now about publishers of messages that are in the log."""
+
+    def __init__(self, state: BrokerState) -> None:
+        self._state = state
+        self._known: dict[Principal, Permissions] = {}
+
+    def may_still_publish(self, record: LogRecord) -> bool:
+        """Whether the publisher may publish the message today; True when the record does not tell who that was."""
+        permissions = self.permissions(record)
+        return permissions is None or permissions.may_publish(record.message.topic)
+
+    def permissions(self, record: LogRecord) -> Permissions | None:
+        """What the publisher may do; None for everything, and when the record does not tell who that was."""
+        state = self._state
+        who = publisher_in(record) if state.rules is not None else None
+        if who is None:
+            return None
+        principal = Principal(who[0], record.message.publisher, who[1])
+        permissions = self._known.get(principal)
+        if permissions is None or permissions.rules is not state.rules:
+            permissions = state.permissions(principal)
+            assert permissions is not None
+            if len(self._known) >= SOURCES_MAX:
+                self._known.clear()
+            self._known[principal] = permissions
+        return permissions
 
 
 EXPIRED_MAX = 1_000

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from embermq.model.message import Message
-from embermq.routing.retain_order import RetainOrder
+from embermq.routing.retained import RetainOrder
 from embermq.sessions.durable_queues import OffsetFound
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def _nobody(_message: Message) -> None:
 class NodeShare(Struct):
     """`is_own` tells whether a client belongs to this node, by its id, and `owns_queue` whether a durable queue does,
     by its name; `own_id` makes an id that does, of one that was to be assigned. `relay` sends a message that gets no
-    record to the others. `retain_order` says which retained message is the newer one, and `catch_up` calls back when
+    record to the others. `retained` says which retained message is the newer one, and `catch_up` calls back when
     what the others have taken up to now is here; both, and `members`, are None where there are no others. `packet_ids`:
     this node gives those that leave the second number when divided by the first. `elsewhere` ends a sentence for
     operators that there is no session of this client id: where to ask."""

@@ -14,7 +14,7 @@ from msgspec import Struct, field
 
 from embermq.model.session import RetainedRow
 from embermq.mqtt.topics.names import is_system_topic
-from embermq.routing.retain_sources import RetainSources
+from embermq.routing.retained import RetainSources
 from embermq.routing.router import Receiver, Subscriber
 from embermq.sessions.session import Session
 from embermq.sessions.state import BrokerState

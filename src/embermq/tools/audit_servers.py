@@ -19,8 +19,15 @@ from embermq.model.client_type import ClientType
 from embermq.model.position import position_of
 from embermq.model.session import SessionRow
 from embermq.model.session_writes import QueueState
-from embermq.pipeline.sources.servers_settlements import OPEN, write_rows
-from embermq.pipeline.sources.settlements import QUEUED, QUEUES, SESSIONS, STORED, UNACKNOWLEDGED
+from embermq.pipeline.sources.settlements import (
+    OPEN,
+    QUEUED,
+    QUEUES,
+    SESSIONS,
+    STORED,
+    UNACKNOWLEDGED,
+    write_rows,
+)
 from embermq.ports.reader_positions import StoredReader
 
 Row = tuple[object, ...]

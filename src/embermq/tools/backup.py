@@ -17,8 +17,7 @@ import msgspec
 from msgspec import Struct
 
 from embermq.adapters.segments.writer import sync_path
-from embermq.adapters.sqlite.restored import forget_boot, mark_restored
-from embermq.adapters.sqlite.snapshot import BROKER, Snapshot
+from embermq.adapters.sqlite.snapshot import BROKER, Snapshot, forget_boot, mark_restored
 from embermq.adapters.webhook.alerts import SECRET_NAME
 from embermq.app.api_tokens import FILE_NAME as TOKENS
 from embermq.app.audit_trail import FILES as TRAIL

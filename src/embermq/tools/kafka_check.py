@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from embermq.adapters.kafka.client import WatchedAdmin
-from embermq.adapters.kafka.log_end import find_ends
-from embermq.adapters.kafka.log_topic import LogTopic
+from embermq.adapters.kafka.log_topic import LogTopic, find_ends
 from embermq.adapters.kafka.message_log import KafkaMessageLog
 from embermq.app.config import Settings
 from embermq.app.errors import UserError

@@ -143,7 +143,7 @@ def _servers(settings: Settings) -> tuple[int, LogExtent, list[Finding]]:
 def _static(settings: Settings, log_id: int, extent: LogExtent) -> Iterator[Finding]:
     from embermq.adapters.sql.database import Database
     from embermq.adapters.sql.message_store import archived_positions
-    from embermq.adapters.sql.schema import State as SchemaState
+    from embermq.adapters.sql.tables import State as SchemaState
 
     url = static_url(settings)
     assert url is not None

@@ -27,7 +27,7 @@ def spark_submit(
     settings: Settings, folder: Path, config: Path | None, assignments: Sequence[str]
 ) -> Submission:
     """`assignments` are those of `--set`; a secret does not belong there. Raises UserError."""
-    from embermq.pipeline.connector import submitted_jars
+    from embermq.pipeline.jars import submitted_jars
     from embermq.pipeline.java import find_java
     from embermq.pipeline.places import Places
     from embermq.pipeline.session import logging_flag, spark_home

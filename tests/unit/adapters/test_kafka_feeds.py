@@ -14,10 +14,14 @@ from tests.support.waiting import wait_until
 
 from embermq.adapters.kafka import application_feeds
 from embermq.adapters.kafka.address import parse_address
-from embermq.adapters.kafka.application_feeds import KafkaApplicationFeeds
-from embermq.adapters.kafka.failures import Failures
-from embermq.adapters.kafka.feed_entries import ENTRY_BYTES, LEAST_UNREAD_BYTES, feed_entry
-from embermq.adapters.kafka.read_rights import ReadRights
+from embermq.adapters.kafka.application_feeds import (
+    ENTRY_BYTES,
+    LEAST_UNREAD_BYTES,
+    KafkaApplicationFeeds,
+    ReadRights,
+    feed_entry,
+)
+from embermq.adapters.kafka.client import Failures
 from embermq.adapters.kafka.settings import KafkaSettings
 from embermq.ports.application_feed import ApplicationFeed, FeedEntry, FeedTaker
 

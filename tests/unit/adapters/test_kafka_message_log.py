@@ -10,15 +10,14 @@ import pytest
 from confluent_kafka import KafkaError, TopicPartition
 from tests.support.stand_in_store import StandInParked
 
-from embermq.adapters.kafka import log_end, message_log
+from embermq.adapters.kafka import log_topic, message_log
 from embermq.adapters.kafka.address import parse_address
 from embermq.adapters.kafka.client import WatchedAdmin
 from embermq.adapters.kafka.log_topic import LogTopic
 from embermq.adapters.kafka.message_log import DEFAULT_RECORD_BYTES, KafkaMessageLog
 from embermq.adapters.kafka.positions import LogPositions
 from embermq.adapters.kafka.settings import KafkaSettings
-from embermq.durability.published_readers import NoEntries, PublishedReaders
-from embermq.durability.retention import Retention, RetentionLimits
+from embermq.durability.retention import NoEntries, PublishedReaders, Retention, RetentionLimits
 from embermq.formats.kafka_record import KafkaEncoder
 from embermq.formats.log_record import encode_record
 from embermq.model.message import Message
@@ -133,7 +132,7 @@ class House:
 
     def restart(self) -> None:
         topic = cast(LogTopic, SimpleNamespace(name="t", partitions=len(self.topic.ends)))
-        self.positions: LogPositions = log_end.find_ends(self.admin, topic)
+        self.positions: LogPositions = log_topic.find_ends(self.admin, topic)
         self.log = KafkaMessageLog(self.admin, "t", self.positions)
 
     def lose_end(self, count: int) -> None:
@@ -162,7 +161,7 @@ class House:
 @pytest.fixture
 def house(monkeypatch: pytest.MonkeyPatch) -> House:
     topic = Topic()
-    for module in (message_log, log_end):
+    for module in (message_log, log_topic):
         monkeypatch.setattr(module, "PartitionReader", lambda *_, **__: HandReader(topic))
     return House(topic)
 

@@ -8,7 +8,7 @@ from types import TracebackType
 import pytest
 import redis
 
-from embermq.adapters.redis.silent_masters import tell_silent
+from embermq.adapters.redis.blocking import tell_silent
 from embermq.ports.store_node import Node
 
 VIEW = {

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from embermq.adapters.webhook.addresses import AddressGuard
-from embermq.adapters.webhook.alerts import place_of
+from embermq.adapters.webhook.alerts import SecretUnusable, body_of, place_of, read_secret, signature
+from embermq.adapters.webhook.posting import AddressGuard
 from embermq.adapters.webhook.settings import WebhookSettings, check_settings
-from embermq.adapters.webhook.signing import SecretUnusable, body_of, read_secret, signature
 from embermq.model.dead_letter_alert import DeadLetterAlert
 from embermq.model.queue_rows import Attempts, DeadLetter
 

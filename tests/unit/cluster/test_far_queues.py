@@ -10,8 +10,7 @@ from tests.support.two_nodes import HERE, SLOTS, THERE, TwoNodes, queue_of
 
 from embermq.access.authorization.rule_set import RuleSet
 from embermq.access.authorization.rules_file import read_rules
-from embermq.cluster.far_member import WAITING_BYTES_MAX
-from embermq.cluster.far_publishes import UNSENT_BYTES_MAX
+from embermq.cluster.far_member import UNSENT_BYTES_MAX, WAITING_BYTES_MAX
 from embermq.cluster.members import RETRY_MS, TRIES, Members
 from embermq.formats.log_record import FIELD_RULES, replayed_in, slot_in
 from embermq.intake.replaying import Replaying

@@ -8,9 +8,8 @@ import psycopg
 import pymysql
 import pytest
 
-from embermq.database.database_url import parse_url
+from embermq.database.database_url import SqlSettings, parse_url
 from embermq.database.drivers import connector
-from embermq.database.settings import SqlSettings
 
 
 class _Told(Exception):

@@ -7,8 +7,8 @@ from tests.support.hand_driven import HandDrivenBroker, HandLink, dispatch, numb
 from tests.support.hand_kafka import HandKafka
 
 from embermq.delivery.application import log_tail
+from embermq.delivery.application.lane import UNMARKED_MAX
 from embermq.delivery.application.settings import ApplicationSettings
-from embermq.delivery.application.unmarked import UNMARKED_MAX
 from embermq.formats.log_record import iter_frames
 from embermq.model.client_type import ClientType
 from embermq.model.session_writes import QueueState

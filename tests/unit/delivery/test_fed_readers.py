@@ -12,8 +12,8 @@ from tests.support.held_sessions import HeldSessions
 
 from embermq.delivery.application import fed_readers, log_tail
 from embermq.delivery.application.fed_readers import FedReaders
+from embermq.delivery.application.lane import UNMARKED_MAX
 from embermq.delivery.application.settings import ApplicationSettings
-from embermq.delivery.application.unmarked import UNMARKED_MAX
 from embermq.model.client_type import ClientType
 from embermq.mqtt.wire.packets import (
     Connack,

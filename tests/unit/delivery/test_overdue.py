@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embermq.delivery.application.overdue import (
+from embermq.delivery.application.lane import (
     AckStrategy,
     Overdue,
     OverdueStep,

@@ -6,8 +6,8 @@ import pytest
 from tests.support.hand_driven import HandDrivenBroker, HandLink, numbered
 from tests.support.stand_in_shared import HandFeeds, HandLogs, HandMember
 
+from embermq.delivery.application.lane import UNMARKED_MAX
 from embermq.delivery.application.settings import ApplicationSettings
-from embermq.delivery.application.unmarked import UNMARKED_MAX
 from embermq.model.client_type import ClientType
 from embermq.mqtt.wire.packets import (
     Puback,

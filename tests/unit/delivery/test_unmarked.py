@@ -6,8 +6,8 @@ import pytest
 from tests.support.hand_driven import HandDrivenBroker, HandLink, dispatch, numbered
 from tests.support.hand_kafka import HandKafka
 
-from embermq.delivery.application import unmarked
-from embermq.delivery.application.unmarked import UNMARKED_MAX, Unmarked, behind_unmarked
+from embermq.delivery.application import lane
+from embermq.delivery.application.lane import UNMARKED_MAX, Unmarked, behind_unmarked
 from embermq.model.application_positions import ReaderPosition, StoredPositions
 from embermq.model.client_type import ClientType
 from embermq.model.session_writes import QueueState
@@ -90,7 +90,7 @@ def test_no_more_are_sent_than_ids_are_passed_over(
     hand: HandDrivenBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However fast the client answers. It goes on by itself when the store does."""
-    monkeypatch.setattr(unmarked, "UNMARKED_MAX", 5)
+    monkeypatch.setattr(lane, "UNMARKED_MAX", 5)
     link = comes(hand)
     while_commits_are_held(hand, *((payload, 1) for payload in numbered(12)))
     assert link.payloads == numbered(5)

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 import pytest
 from tests.support.stand_in_store import StandInLog, StandInParked, StandInStore
 
-from embermq.durability.published_readers import NoEntries, PublishedReaders
-from embermq.durability.retention import Retention, RetentionLimits
+from embermq.durability.retention import NoEntries, PublishedReaders, Retention, RetentionLimits
 from embermq.formats.log_record import encode_record
 from embermq.model.message import Message
 from embermq.model.tick_writes import TickWrites

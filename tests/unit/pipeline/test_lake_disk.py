@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from embermq.pipeline.sinks.lake_disk import boot, sync_commits, take_back
+from embermq.pipeline.sinks.held_table import boot, sync_commits, take_back
 
 OWN = "this run"
 

@@ -9,7 +9,7 @@ import pytest
 from embermq.pipeline.errors import BrokerAway, RuleError
 from embermq.pipeline.paused import pause_reason, paused_queries, resume_query
 from embermq.pipeline.places import Places
-from embermq.pipeline.rules.care import DEATHS_MAX, Care
+from embermq.pipeline.rules.live import DEATHS_MAX, Care
 
 
 def dies(care: Care, rule: str, position: str) -> None:

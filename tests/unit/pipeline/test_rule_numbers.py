@@ -9,10 +9,9 @@ from pyspark.sql import Row
 from embermq.formats.log_record import decode_record
 from embermq.mqtt.topics.names import SERVED_BYTES_MAX
 from embermq.pipeline.places import Places
-from embermq.pipeline.rules.door import RuleDoor
 from embermq.pipeline.rules.set_aside import ROWS_MAX, SetAside, set_aside_of
 from embermq.pipeline.rules.settings import RuleSettings
-from embermq.pipeline.rules.targets import BrokerTarget, numbered
+from embermq.pipeline.rules.targets import BrokerTarget, RuleDoor, numbered
 
 
 def row(offset: int, topic: str) -> Row:

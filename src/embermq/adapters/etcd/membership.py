@@ -12,18 +12,18 @@ A node's epoch is the revision in which its key came, which etcd gives once.
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from secrets import token_bytes
+from threading import Lock, Thread
 from typing import TypeVar
 
 import msgspec
 
 from embermq.adapters.etcd import etcd_pb2 as pb
 from embermq.adapters.etcd.address import EtcdAddress
-from embermq.adapters.etcd.following import ANSWER_S, begin_to_follow, keys_of
 from embermq.adapters.etcd.link import EtcdLink
-from embermq.adapters.etcd.texts import EtcdTexts
 from embermq.ports.errors import StoreError, StoreUnavailable
 from embermq.ports.membership import (
     ClusterView,
@@ -34,6 +34,128 @@ from embermq.ports.membership import (
     NodeView,
     SharedTexts,
 )
+
+LOG = logging.getLogger("embermq.etcd")
+ANSWER_S = 5.0
+"""How long one question may take, other members included."""
+
+
+def begin_to_follow(
+    link: EtcdLink, keys: pb.RangeRequest, look: Callable[[], int], *, what: str, pauses: bool = False
+) -> None:
+    """Call `look` now and after every change of these keys, on a thread of its own, until the link is closed. It
+    returns the revision that it has seen; what has changed up to that is not told again. `what` stands in front of why
+    it failed. `pauses`: it is called a few times a second at most."""
+    follow = _Follow(link, keys, look, what, pauses=pauses)
+    Thread(target=follow.run, name=f"etcd watch: {what}", daemon=True).start()
+
+
+class _Follow:
+    def __init__(
+        self, link: EtcdLink, keys: pb.RangeRequest, look: Callable[[], int], what: str, *, pauses: bool
+    ) -> None:
+        self._link = link
+        self._keys = keys
+        self._look = look
+        self._what = what
+        self._pauses = pauses
+
+    def run(self) -> None:
+        """What there is, then what comes behind it. A stream that breaks, and one whose beginning etcd has compacted,
+        begins anew with what there is: nobody asks what was in between."""
+        while not self._link.is_closed:
+            try:
+                seen = self._look()
+                for answer in changes(self._link, self._keys, seen + 1):
+                    if answer.header.revision > seen:
+                        if self._pauses:
+                            self._link.pause()
+                        seen = self._look()
+            except StoreError as error:
+                if not self._link.is_closed:
+                    LOG.warning("%s: %s", self._what, error)
+            except Exception:  # whoever is told may fail, and has to be told again
+                LOG.exception("%s: what has changed is not understood", self._what)
+            self._link.pause()
+
+
+def changes(link: EtcdLink, keys: pb.RangeRequest, revision: int) -> Iterator[pb.WatchResponse]:
+    """Those with events, from a revision on, until the stream ends."""
+    asked = pb.WatchCreateRequest(key=keys.key, range_end=keys.range_end, start_revision=revision)
+    for answer in link.watched(pb.WatchRequest(create_request=asked), ANSWER_S):
+        if answer.canceled:
+            return
+        if answer.events:
+            yield answer
+
+
+def keys_of(first: str, prefix: str) -> pb.RangeRequest:
+    """All that begin with `prefix`, from `first` on."""
+    begin = prefix.encode()
+    return pb.RangeRequest(key=first.encode(), range_end=begin[:-1] + bytes([begin[-1] + 1]))
+
+
+MARGIN_S = 60
+"""How much longer etcd keeps what lasts for a time."""
+NEVER = pb.KeyValue()
+"""Of a key that there is not: etcd knows revision 0 of it."""
+
+
+class EtcdTexts(SharedTexts):
+    """Of the keys that begin with `prefix`. `what` stands in front of why they are not seen."""
+
+    def __init__(self, link: EtcdLink, prefix: str, *, what: str) -> None:
+        self._link = link
+        self._prefix = prefix
+        self._keys = keys_of(prefix, prefix)
+        self._what = what
+        self._changed: Callable[[Mapping[str, bytes]], None] = _nobody
+        self._seen: dict[str, pb.KeyValue] = {}
+        """As it was told last."""
+        self._turn = Lock()
+        """Who has it reads and tells: so what is told later was read later."""
+
+    def put(self, key: str, text: bytes, lasts_s: int) -> bool:
+        lease = 0
+        if lasts_s:
+            granted = pb.LeaseGrantRequest(TTL=lasts_s + MARGIN_S)
+            lease = self._link.call("Lease/LeaseGrant", granted, pb.LeaseGrantResponse, ANSWER_S).ID
+        row = pb.PutRequest(key=self._name(key), value=text, lease=lease)
+        return self._change(key, pb.RequestOp(request_put=row), text)
+
+    def delete(self, key: str) -> bool:
+        row = pb.DeleteRangeRequest(key=self._name(key))
+        return self._change(key, pb.RequestOp(request_delete_range=row), None)
+
+    def _change(self, key: str, change: pb.RequestOp, text: bytes | None) -> bool:
+        seen = self._seen.get(key, NEVER)
+        as_seen = pb.Compare(target=pb.Compare.MOD, key=self._name(key), mod_revision=seen.mod_revision)
+        request = pb.TxnRequest(compare=[as_seen], success=[change])
+        done = self._link.call("KV/Txn", request, pb.TxnResponse, ANSWER_S)
+        self._look()
+        # What was asked twice, since the first answer did not come, is refused for what the first one did.
+        found = self._seen.get(key)
+        return bool(done.succeeded) or text == (None if found is None else found.value)
+
+    def _name(self, key: str) -> bytes:
+        return f"{self._prefix}{key}".encode()
+
+    def watch(self, changed: Callable[[Mapping[str, bytes]], None]) -> None:
+        self._changed = changed
+        self._look()
+        begin_to_follow(self._link, self._keys, self._look, what=self._what, pauses=True)
+
+    def _look(self) -> int:
+        with self._turn:
+            found = self._link.call("KV/Range", self._keys, pb.RangeResponse, ANSWER_S)
+            self._seen = {each.key.decode().removeprefix(self._prefix): each for each in found.kvs}
+            self._changed({key: each.value for key, each in self._seen.items()})
+        return int(found.header.revision)
+
+
+def _nobody(_: Mapping[str, bytes]) -> None:
+    """Nobody watches."""
+
 
 Answer = TypeVar("Answer")
 SECRET_BYTES = 32

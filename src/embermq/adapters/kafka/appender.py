@@ -23,9 +23,8 @@ from msgspec import Struct
 
 from embermq.adapters.kafka.address import KafkaAddress
 from embermq.adapters.kafka.client import LOG, Post, error_of, told
-from embermq.adapters.kafka.dispatcher_group import DispatcherGroup
 from embermq.adapters.kafka.log_producer import LogProducer
-from embermq.adapters.kafka.positions import LogPositions
+from embermq.adapters.kafka.positions import DispatcherGroup, LogPositions
 from embermq.formats.kafka_record import KafkaEncoder, Outgoing, kafka_bytes
 from embermq.formats.log_record import RecordError
 from embermq.model.position import offset_of, position_of

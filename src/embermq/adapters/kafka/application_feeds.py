@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from threading import Event, Thread
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicCollection, TopicPartition
+from confluent_kafka.admin import AclOperation, AdminClient, TopicDescription
 
 from embermq.adapters.kafka.address import KafkaAddress
 from embermq.adapters.kafka.client import (
     LOG,
+    Failures,
     Post,
     client_options,
     error_of,
@@ -26,24 +29,119 @@ from embermq.adapters.kafka.client import (
     told,
     unavailable,
 )
-from embermq.adapters.kafka.failures import Failures
-from embermq.adapters.kafka.feed_entries import (
-    ASK_S,
-    CONSUMED_AT_ONCE,
-    UNREAD_BYTES_MAX,
-    UNREAD_TOTAL_BYTES_MAX,
-    Found,
-    OpenFeed,
-    feed_entry,
-    hand_over,
-    room_of_each,
-    tell_begins,
-    tell_gone,
-)
-from embermq.adapters.kafka.read_rights import ReadRights
 from embermq.adapters.kafka.settings import KafkaSettings
-from embermq.ports.application_feed import ApplicationFeed, ApplicationFeeds, FeedTaker
+from embermq.formats.kafka_record import decode_kafka_record
+from embermq.formats.log_record import RecordError
+from embermq.ports.application_feed import ApplicationFeed, ApplicationFeeds, FeedEntry, FeedTaker
 from embermq.ports.errors import StoreUnavailable
+
+ASK_AGAIN_S = 5.0
+
+
+class ReadRights:
+    """Kafka is asked every `ASK_AGAIN_S`, and never waited for."""
+
+    def __init__(self, address: KafkaAddress, settings: KafkaSettings) -> None:
+        self._options = client_options(address)
+        self._timeout_s = settings.request_timeout_s
+        self._admin: AdminClient | None = None
+        self._asked: dict[str, Future[TopicDescription]] = {}
+        self._due_s = 0.0
+
+    def given(self, logs: Collection[str]) -> set[str]:
+        """Of these, those that Kafka has lately said may be read."""
+        answered = {log: answer for log, answer in self._asked.items() if answer.done()}
+        for log in answered:
+            del self._asked[log]
+        found = {log for log, answer in answered.items() if log in logs and _may_read(answer)}
+        left = [log for log in logs if log not in found]
+        if left and not self._asked and time.monotonic() >= self._due_s:
+            self._due_s = time.monotonic() + ASK_AGAIN_S
+            self._ask(left)
+        return found
+
+    def _ask(self, logs: list[str]) -> None:
+        if self._admin is None:  # hardly any broker needs it
+            self._admin = AdminClient(self._options)
+        self._asked = self._admin.describe_topics(
+            TopicCollection(logs), include_authorized_operations=True, request_timeout=self._timeout_s
+        )
+
+
+def _may_read(answer: Future[TopicDescription]) -> bool:
+    try:
+        return AclOperation.READ in (answer.result().authorized_operations or ())
+    except KafkaException:
+        return False
+
+
+UNREAD_BYTES_MAX = 4 * 1024 * 1024
+"""Read for one client and not released: past it the client is not read on. A pause costs some 100 ms, since the driver
+throws away what it has read ahead, so a client that catches up should seldom get there."""
+UNREAD_TOTAL_BYTES_MAX = 256 * 1024 * 1024
+"""The same of all clients together: past it each of them has `LEAST_UNREAD_BYTES`, so that those go on that take
+something."""
+LEAST_UNREAD_BYTES = 64 * 1024
+CONSUMED_AT_ONCE = 500
+ASK_S = 1.0
+"""For small questions on a thread that reads for all: everybody's records wait meanwhile."""
+ENTRY_BYTES = 200
+"""What an entry takes in memory besides its topic and payload."""
+
+Found = tuple["OpenFeed", int, list[FeedEntry]]
+"""Entries of one partition and for whom they are."""
+
+
+class OpenFeed:
+    """Somebody who reads. `fetched` is written by the thread that reads alone, `released` by the broker's."""
+
+    def __init__(self, log: str, taker: FeedTaker) -> None:
+        self.log = log
+        self.taker = taker
+        self.fetched = self.released = 0
+        self.paused = self.closed = False
+
+    @property
+    def unread_bytes(self) -> int:
+        """What the client has not done with yet."""
+        return self.fetched - self.released
+
+
+def room_of_each(unread_bytes: int, each_max: int, total_max: int) -> int:
+    """How much each may have unread when all have `unread_bytes` of it together."""
+    return each_max if unread_bytes < total_max else min(each_max, LEAST_UNREAD_BYTES)
+
+
+def feed_entry(message: Message, offset: int) -> FeedEntry:
+    """Of a message without an error."""
+    key, value = message.key(), message.value()
+    size = ENTRY_BYTES + len(key or b"") + len(value or b"")
+    try:
+        found = decode_kafka_record(key, value, message.headers())  # type: ignore[arg-type]
+    except RecordError as error:
+        return FeedEntry(offset, size, None, None, str(error))
+    return FeedEntry(offset, size, found.source, found.record, is_moved=found.is_moved)
+
+
+def hand_over(found: list[Found]) -> None:
+    """Give entries to those that have not closed their feeds. Called on the broker's thread."""
+    for feed, partition, entries in found:
+        if not feed.closed:
+            feed.taker.take(partition, entries)
+
+
+def tell_begins(feed: OpenFeed, partition: int, first: int) -> None:
+    """Say that what stood before offset `first` is gone. Called on the broker's thread."""
+    if not feed.closed:
+        feed.taker.begins(partition, first)
+
+
+def tell_gone(feed: OpenFeed, reason: str) -> None:
+    """Say that the log is gone, and why; close the feed. Called on the broker's thread."""
+    if not feed.closed:
+        feed.closed = True
+        feed.taker.gone(reason)
+
 
 WAIT_S = 0.02
 """How long a new client, or one that may be read on, waits until the thread looks."""

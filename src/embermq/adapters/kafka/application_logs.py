@@ -14,8 +14,7 @@ from confluent_kafka import KafkaException
 from msgspec import Struct
 
 from embermq.adapters.kafka.application_topics import ApplicationTopics
-from embermq.adapters.kafka.client import LOG, Post, error_of, told
-from embermq.adapters.kafka.failures import Failures
+from embermq.adapters.kafka.client import LOG, Failures, Post, error_of, told
 from embermq.formats.application_logs import ApplicationLogNames, NoApplicationLog
 from embermq.ports.application_logs import ApplicationLogs, FoundLog, LateLogs, LogSize, Place
 from embermq.ports.errors import StoreError, StoreFull, StoreUnavailable

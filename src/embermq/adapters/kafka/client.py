@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from threading import Event, Thread
+from threading import Event, Lock, Thread
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
@@ -17,6 +17,31 @@ from confluent_kafka.cimpl import NewTopic
 from embermq.adapters.kafka.address import KafkaAddress
 from embermq.adapters.kafka.settings import KafkaSettings
 from embermq.ports.errors import StoreUnavailable
+
+
+class Failures:
+    """Of all threads of one broker."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._told = ""
+        self._count = 0
+
+    @property
+    def count(self) -> int:
+        """How many there have been."""
+        return self._count
+
+    def note(self, doing: str, error: Exception) -> str:
+        """One more; returns it as a sentence. A trace that is the last one's again is not logged again."""
+        text = f"{doing}: unexpected {error!r}"
+        with self._lock:
+            self._count += 1
+            is_new, self._told = text != self._told, text
+        if is_new:
+            LOG.error("%s; the work goes on", text, exc_info=error)
+        return text
+
 
 LOG = logging.getLogger("embermq.kafka")
 RECONNECT_MS = 500

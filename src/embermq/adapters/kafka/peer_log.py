@@ -11,8 +11,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from confluent_kafka.cimpl import NewTopic
 
 from embermq.adapters.kafka.address import KafkaAddress
-from embermq.adapters.kafka.client import LOG, WatchedAdmin, client_options, error_of, let_go, told
-from embermq.adapters.kafka.failures import Failures
+from embermq.adapters.kafka.client import LOG, Failures, WatchedAdmin, client_options, error_of, let_go, told
 from embermq.adapters.kafka.log_topic import message_topic
 from embermq.adapters.kafka.reading import PartitionReader, is_end, read_frame
 from embermq.adapters.kafka.settings import KafkaSettings

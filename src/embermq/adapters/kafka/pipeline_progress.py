@@ -9,6 +9,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 
 from embermq.adapters.kafka.address import KafkaAddress
 from embermq.adapters.kafka.client import (
+    Failures,
     client_options,
     error_of,
     is_of_unused_group,
@@ -16,7 +17,6 @@ from embermq.adapters.kafka.client import (
     may_work_later,
     told,
 )
-from embermq.adapters.kafka.failures import Failures
 from embermq.adapters.kafka.settings import KafkaSettings
 from embermq.formats.pipeline_progress import REPORT_KEY, progress_topic, read_progress
 from embermq.model.position import OFFSET_END

@@ -17,22 +17,23 @@ from threading import Event, Thread
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from embermq.adapters.kafka.address import KafkaAddress
-from embermq.adapters.kafka.application_feeds import GONE, consumer_options
-from embermq.adapters.kafka.client import LOG, Post, error_of, may_work_later, told
-from embermq.adapters.kafka.failures import Failures
-from embermq.adapters.kafka.feed_entries import (
+from embermq.adapters.kafka.application_feeds import (
+    ASK_AGAIN_S,
     ASK_S,
     CONSUMED_AT_ONCE,
+    GONE,
     UNREAD_BYTES_MAX,
     UNREAD_TOTAL_BYTES_MAX,
     Found,
     OpenFeed,
+    ReadRights,
+    consumer_options,
     feed_entry,
     hand_over,
     room_of_each,
     tell_gone,
 )
-from embermq.adapters.kafka.read_rights import ASK_AGAIN_S, ReadRights
+from embermq.adapters.kafka.client import LOG, Failures, Post, error_of, may_work_later, told
 from embermq.adapters.kafka.settings import KafkaSettings
 from embermq.model.application_positions import StoredPositions, decode_metadata, encode_metadata
 from embermq.ports.application_feed import KnownPositions, SharedFeed, SharedFeeds, SharedTaker, unknown

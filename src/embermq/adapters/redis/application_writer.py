@@ -12,9 +12,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from embermq.adapters.redis.answers import Answer
-from embermq.adapters.redis.group_owners import GroupOwners, StoredGroup
 from embermq.adapters.redis.link import RedisLink
-from embermq.adapters.redis.owners import Owner, Owners
+from embermq.adapters.redis.owners import GroupOwners, Owner, Owners, StoredGroup
 from embermq.adapters.redis.script import Script, read_script
 from embermq.adapters.redis.unanswered import Unanswered
 from embermq.adapters.redis.wire import Then

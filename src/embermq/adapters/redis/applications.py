@@ -10,9 +10,8 @@ from typing import Any
 from embermq.adapters.redis.answers import Answer, Refused
 from embermq.adapters.redis.application_writer import RedisApplicationWriter
 from embermq.adapters.redis.blocking import BlockingRedis, unreadable
-from embermq.adapters.redis.group_owners import GroupOwners
 from embermq.adapters.redis.link import RedisLink
-from embermq.adapters.redis.owners import Owner, Owners
+from embermq.adapters.redis.owners import GroupOwners, Owner, Owners
 from embermq.adapters.redis.script import Script, read_script
 from embermq.formats.redis_applications import (
     GROUP_PREFIX,

@@ -15,12 +15,12 @@ from embermq.adapters.redis.handshake import EpochPassed, Greeting, NodeUnusable
 from embermq.adapters.redis.lane import Lane
 from embermq.adapters.redis.script import Script
 from embermq.adapters.redis.settings import WAIT_TIMEOUT_MS, RedisSettings
-from embermq.adapters.redis.settling import Settling
 from embermq.adapters.redis.wire import (
     ASKING,
     Kind,
     Ledger,
     Operation,
+    Settling,
     Wire,
     Word,
     ignore,

@@ -13,8 +13,7 @@ from msgspec import Struct
 from embermq.adapters.redis.address import RedisAddress
 from embermq.adapters.redis.answers import Answer, Refused, Sort, sort_error
 from embermq.adapters.redis.channel import Channel, Plan
-from embermq.adapters.redis.held_keys import HeldKeys
-from embermq.adapters.redis.lane import Lane
+from embermq.adapters.redis.lane import HeldKeys, Lane
 from embermq.adapters.redis.routes import ClusterRoutes, OneNode, Routes
 from embermq.adapters.redis.script import Script
 from embermq.adapters.redis.settings import RedisSettings

@@ -15,9 +15,8 @@ from functools import partial
 
 from embermq.adapters.redis.answers import Answer
 from embermq.adapters.redis.link import RedisLink
-from embermq.adapters.redis.queue_calls import Calls, QueueCall
 from embermq.adapters.redis.queue_owners import QueueOwner, QueueOwners, QueueStep
-from embermq.adapters.redis.queue_parts import Chunk, Part, gather
+from embermq.adapters.redis.queue_parts import Calls, Chunk, Part, QueueCall, gather
 from embermq.adapters.redis.script import read_script
 from embermq.adapters.redis.unanswered import Unanswered
 from embermq.adapters.redis.wire import Word

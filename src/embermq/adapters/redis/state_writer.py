@@ -21,10 +21,9 @@ from embermq.adapters.redis import (
 from embermq.adapters.redis.answers import Answer
 from embermq.adapters.redis.application_writer import RedisApplicationWriter
 from embermq.adapters.redis.floor_marks import MARK, MARK_S, FloorMarks
-from embermq.adapters.redis.group_owners import GroupOwners
 from embermq.adapters.redis.link import RedisLink
 from embermq.adapters.redis.log_notes import CLUSTER, PEER
-from embermq.adapters.redis.owners import Owners
+from embermq.adapters.redis.owners import GroupOwners, Owners
 from embermq.adapters.redis.queue_owners import QueueOwners
 from embermq.adapters.redis.queue_writer import RedisQueueWriter
 from embermq.adapters.redis.script import read_script

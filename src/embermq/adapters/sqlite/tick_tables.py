@@ -7,13 +7,11 @@ with others alone.
 
 import sqlite3
 
-from embermq.adapters.sqlite.application_tables import apply_to_applications
 from embermq.adapters.sqlite.connection import Now, wall_ms
 from embermq.adapters.sqlite.device_rows import DeviceRows
 from embermq.adapters.sqlite.parked_messages import apply_parked
 from embermq.adapters.sqlite.queue_tables import QueueTables
-from embermq.adapters.sqlite.received_ids import ReceivedIds
-from embermq.adapters.sqlite.session_tables import apply_session_writes
+from embermq.adapters.sqlite.session_tables import ReceivedIds, apply_session_writes, apply_to_applications
 from embermq.model.tick_writes import TickWrites
 
 RECEIPTS_KEPT_MS = 600_000

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from embermq.delivery.sending import BULK_BYTES_MAX
-from embermq.durability.bodies import Bodies
+from embermq.durability.retention import Bodies
 from embermq.ports.application_feed import ApplicationFeed, ApplicationFeeds, FeedEntry, FeedTaker
 from embermq.ports.application_log import ApplicationLog
 from embermq.ports.errors import StoreError

@@ -13,20 +13,16 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 
-from embermq.delivery.application.fed_lane import FedLane
-from embermq.delivery.application.fed_reader import FedReader
+from embermq.delivery.application.fed_lane import FedLane, FedReader, StartPosition, cut_at, standing
 from embermq.delivery.application.fenced_reader import FencedReader
-from embermq.delivery.application.fetched_records import FetchedRecords
-from embermq.delivery.application.lane import NOTHING, LogLane
+from embermq.delivery.application.lane import NOTHING, LogLane, behind_unmarked
 from embermq.delivery.application.log_lifecycle import CommittedFound
 from embermq.delivery.application.log_place import LogPlace, LogProvider, PartOfLog
 from embermq.delivery.application.log_tail import TailsEnd
-from embermq.delivery.application.marked_records import CutSearch, MarkedRecords
+from embermq.delivery.application.marked_records import CutSearch, FetchedRecords, MarkedRecords
 from embermq.delivery.application.parking import Parking
 from embermq.delivery.application.readers import ApplicationDelivery
 from embermq.delivery.application.rounds import Rounds
-from embermq.delivery.application.start_position import StartPosition, cut_at, standing
-from embermq.delivery.application.unmarked import behind_unmarked
 from embermq.delivery.application.window import (
     PackEntry,
     SlidingWindow,

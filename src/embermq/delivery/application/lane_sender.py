@@ -12,16 +12,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import partial
 
-from embermq.delivery.application.lane import LaneOwner, LogLane
-from embermq.delivery.application.overdue import (
+from embermq.delivery.application.lane import (
     AckStrategy,
+    LaneOwner,
+    LogLane,
     Overdue,
     OverdueStep,
     OverdueVerdict,
     ResendCounts,
+    Unmarked,
 )
 from embermq.delivery.application.settings import ApplicationSettings
-from embermq.delivery.application.unmarked import Unmarked
 from embermq.delivery.sending import BULK_BYTES_MAX, note_delay, put_on_link, send_pubrel, stored_frame
 from embermq.mqtt.wire.reason_codes import ReasonCode
 from embermq.mqtt.wire.version import ProtocolVersion

@@ -1,4 +1,4 @@
-"""Records of a log that are marked for a client: looked at before it is let in."""
+"""Records of a log that are marked for a client, or that it waits for since its own log has lost them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from functools import partial
 from embermq.model.session_writes import QueueState
 from embermq.model.tick_writes import ApplicationMark
 from embermq.ports.application_feed import ApplicationFeed, ApplicationFeeds, FeedEntry, FeedTaker
+from embermq.ports.errors import StoreError
+from embermq.ports.source_records import FoundRecords, SourceRecords
 from embermq.sessions.session import Session
+from embermq.sessions.state import BrokerState
 
 LOG = logging.getLogger("embermq")
 
@@ -105,3 +108,62 @@ class CutSearch:
 
     def close(self) -> None:
         self._reading.close()
+
+
+Fetched = Callable[[FoundRecords | StoreError], None]
+KEPT_MS = 60_000
+"""How long records are kept for a client that did not wait for them."""
+
+
+class FetchedRecords:
+    """What the message log is asked for, and what it has answered, by generation of the session."""
+
+    def __init__(self, state: BrokerState, records: SourceRecords) -> None:
+        self._state = state
+        self._records = records
+        self._fetches: dict[int, _Fetch] = {}
+
+    def fetch(self, generation: int, wanted: frozenset[int], then: Fetched) -> None:
+        """It may take longer than a client waits: then the answer is for the next time that it comes."""
+        fetch = self._fetches.get(generation)
+        if fetch is None or fetch.wanted != wanted:
+            fetch = self._fetches[generation] = _Fetch(wanted, then)
+            self._records.fetch(wanted, partial(self._fetched, generation, fetch))
+        elif fetch.found is None:
+            fetch.then = then
+        else:
+            then(fetch.found)
+
+    def _fetched(self, generation: int, fetch: _Fetch, answer: FoundRecords | StoreError) -> None:
+        if self._fetches.get(generation) is not fetch:
+            return
+        if isinstance(answer, StoreError):
+            del self._fetches[generation]
+        else:
+            fetch.found = answer
+            due_ms = self._state.tick.now_ms + KEPT_MS
+            self._state.timers.at(due_ms, partial(self._forget, generation, fetch))
+        fetch.then(answer)
+
+    def _forget(self, generation: int, fetch: _Fetch) -> None:
+        if self._fetches.get(generation) is fetch:
+            del self._fetches[generation]
+
+    def drop(self, generation: int) -> None:
+        """Forget a question: who asked it has gone."""
+        fetch = self._fetches.pop(generation, None)
+        if fetch is not None:  # the timer holds it for a while
+            fetch.found, fetch.then = None, _nobody_waits
+
+
+class _Fetch:
+    """Of what the message log is asked for a client; `found` is what it has answered."""
+
+    def __init__(self, wanted: frozenset[int], then: Fetched) -> None:
+        self.wanted = wanted
+        self.then = then
+        self.found: FoundRecords | None = None
+
+
+def _nobody_waits(_answer: FoundRecords | StoreError) -> None:
+    """The records were taken."""

@@ -16,11 +16,9 @@ from msgspec import Struct
 
 from embermq.delivery.application.fed_lane import FedLane
 from embermq.delivery.application.lane import NOTHING, LogLane, SideLane
-from embermq.delivery.application.owed import OWED_LOG
 from embermq.delivery.application.parking import Parking
 from embermq.delivery.application.rounds import Rounds
-from embermq.delivery.application.shared_in_flight import SharedInFlight
-from embermq.delivery.application.shared_lane import Member, SharedLane, ShareGroup
+from embermq.delivery.application.shared_lane import OWED_LOG, Member, SharedInFlight, SharedLane, ShareGroup
 from embermq.delivery.application.window import PackEntry, SlidingWindow
 from embermq.delivery.sending import BULK_BYTES_MAX, is_denied
 from embermq.model.application_positions import StoredPositions

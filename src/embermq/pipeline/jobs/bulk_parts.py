@@ -12,7 +12,7 @@ from typing import Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 
-from embermq.pipeline.connector import lake_jars
+from embermq.pipeline.jars import lake_jars
 from embermq.pipeline.jobs.bulk_log import BulkLog
 from embermq.pipeline.jobs.lake_upkeep import LakeUpkeep
 from embermq.pipeline.log_look import Positions
@@ -24,8 +24,7 @@ from embermq.pipeline.sinks.message_file import MessageFile
 from embermq.pipeline.sinks.message_store import MessageStoreSink
 from embermq.pipeline.sinks.message_tasks import write_by_tasks
 from embermq.pipeline.sinks.traffic_windows import WATERMARK_S, TrafficWindows, receipts_begin
-from embermq.pipeline.transforms.archive import stored_messages
-from embermq.pipeline.transforms.lake import lake_rows
+from embermq.pipeline.transforms.archive import lake_rows, stored_messages
 from embermq.pipeline.transforms.traffic import traffic_events
 
 _MS_PER_HOUR = 3_600_000

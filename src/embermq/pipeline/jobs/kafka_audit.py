@@ -27,8 +27,7 @@ from embermq.pipeline.settings import DriverSettings
 from embermq.pipeline.sinks.delta_table import DeltaTable
 from embermq.pipeline.sinks.lake import lake_place
 from embermq.pipeline.sources.kafka_positions import KafkaPositions, Positions
-from embermq.pipeline.sources.servers_settlements import LOGS, write_rows
-from embermq.pipeline.sources.settlements import ENTRIES, QUEUED, REJECTED, Settlements
+from embermq.pipeline.sources.settlements import ENTRIES, LOGS, QUEUED, REJECTED, Settlements, write_rows
 from embermq.pipeline.transforms.audit import deliveries
 from embermq.pipeline.transforms.servers_audit import ENDED, first_entries, judged_on_servers, sources
 

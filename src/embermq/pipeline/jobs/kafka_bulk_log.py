@@ -17,8 +17,7 @@ from embermq.pipeline.schema import no_rows, record_schema, traffic_schema
 from embermq.pipeline.settings import DriverSettings
 from embermq.pipeline.sources.kafka_positions import KafkaPositions
 from embermq.pipeline.sources.lost_ends import begin_within
-from embermq.pipeline.transforms.kafka_receipts import receipts_from_kafka
-from embermq.pipeline.transforms.kafka_records import records_from_kafka
+from embermq.pipeline.transforms.kafka_records import receipts_from_kafka, records_from_kafka
 
 CLOCK_SLACK_MS = 60_000
 """By how much the times of Kafka's records may differ from when messages were accepted."""

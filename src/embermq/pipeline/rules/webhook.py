@@ -16,10 +16,9 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from embermq.pipeline.errors import RuleError
-from embermq.pipeline.rules.door import RuleDoor
 from embermq.pipeline.rules.set_aside import ROWS_MAX, SetAside
 from embermq.pipeline.rules.settings import RuleSettings
-from embermq.pipeline.rules.targets import NumberedRow, RuleTarget
+from embermq.pipeline.rules.targets import NumberedRow, RuleDoor, RuleTarget
 
 ID_HEADER = "EmberMQ-Id"
 RULE_HEADER = "EmberMQ-Rule"

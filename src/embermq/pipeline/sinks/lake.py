@@ -19,8 +19,8 @@ from embermq.pipeline.settings import PipelineSettings, is_s3
 from embermq.pipeline.sinks.delta_table import OF_MESSAGES, DeltaTable
 from embermq.pipeline.sinks.held_table import HeldTable, Noted
 from embermq.pipeline.sinks.sink_file import SinkFile
+from embermq.pipeline.transforms.archive import lake_schema
 from embermq.pipeline.transforms.batch_values import is_missing, is_new, is_rejected
-from embermq.pipeline.transforms.lake import lake_schema
 
 READER = "lake"
 

@@ -10,9 +10,8 @@ from contextlib import contextmanager, suppress
 from math import isfinite
 from typing import Any
 
-from embermq.database.database_url import DatabaseUrl
+from embermq.database.database_url import DatabaseUrl, SqlSettings
 from embermq.database.drivers import IDLE_S, connector
-from embermq.database.settings import SqlSettings
 from embermq.pipeline.errors import RuleError
 from embermq.pipeline.rules.settings import ID_COLUMN
 

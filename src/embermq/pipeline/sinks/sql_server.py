@@ -10,9 +10,8 @@ from contextlib import contextmanager, suppress
 from itertools import chain
 from typing import Any
 
-from embermq.database.database_url import DatabaseUrl, Kind, parse_url
+from embermq.database.database_url import DatabaseUrl, Kind, SqlSettings, parse_url
 from embermq.database.drivers import connector
-from embermq.database.settings import SqlSettings
 from embermq.formats.message_table import COLUMNS, SERVER_MESSAGES
 from embermq.pipeline.errors import MessageServerError
 

@@ -3,30 +3,119 @@
 Options: `path` (broker.db), `columns` (route or all), `start` (first offset of a new query), `end` (batch
 only), `probe` (begin with the probe; batch: nothing else), `records_max`, `bytes_max`, `split_records`, `interval_ms`,
 `idle_wait_ms`, `poll_ms`.
+
+Not Spark's trigger: that would hold a backlog of many full batches to one batch an interval.
+
+It is read, decoded, transformed and given to the sink like any other, by the same processes. Its offset is below every
+position that a sink can have, so that the sink skips it as it skips repeats. In the offsets of a source `probe` is 0
+before it and 1 behind it.
 """
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
+import pyarrow as pa
+from msgspec import Struct
 from pyarrow import RecordBatch
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from embermq.formats.log_record import Stamp, encode_record, encode_stamps
+from embermq.model.message import Message
+from embermq.mqtt.wire.properties import Properties
 from embermq.pipeline.schema import Columns, record_schema
 from embermq.pipeline.sources.log_file import Counted, LogFile
-from embermq.pipeline.sources.pace import Offer, Pace
-from embermq.pipeline.sources.probe import (
-    PROBE_OFFSET,
-    behind_probe,
-    carried,
-    first_offsets,
-    is_due,
-    probe_rows,
+from embermq.pipeline.sources.record_rows import read_rows, rows_for
+
+_COARSE_POLL_S = 0.25
+_POLLS_AN_INTERVAL = 20
+
+
+class Offer(Struct, frozen=True):
+    """What a source could give now. `is_full`: no more would fit into one batch, so waiting gains nothing."""
+
+    has_data: bool
+    is_full: bool
+
+
+class Pace:
+    """A batch begins `interval_ms` after the one before, at once when a full one waits, never without data."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._interval_s = int(options.get("interval_ms", 0)) / 1000
+        self._idle_wait_s = int(options.get("idle_wait_ms", 1_000)) / 1000
+        poll_s = int(options.get("poll_ms", 10)) / 1000
+        self._poll_s = max(poll_s, min(_COARSE_POLL_S, self._interval_s / _POLLS_AN_INTERVAL))
+        self._due_s = float("-inf")
+
+    def wait(self, look: Callable[[], Offer]) -> bool:
+        """Whether a batch may begin; False after `idle_wait_ms`, so that Spark can look round."""
+        deadline_s = time.monotonic() + self._idle_wait_s
+        while True:
+            now_s = time.monotonic()
+            offer = look()
+            if offer.has_data and (offer.is_full or now_s >= self._due_s):
+                self._due_s = now_s + self._interval_s
+                return True
+            if now_s >= deadline_s:
+                return False
+            wake_s = deadline_s if not offer.has_data else max(now_s, min(deadline_s, self._due_s))
+            time.sleep(min(self._poll_s, max(0.001, wake_s - now_s)))
+
+
+PROBE_OFFSET = -1
+_NAME = "probe"
+_ACCEPTED_MS = 1_750_000_000_000
+_QOS = 1
+_MQTT_5 = 5
+_FRAME = encode_record(
+    Message(
+        _NAME,
+        b'{"probe": true}',
+        _QOS,
+        False,
+        _NAME,
+        _MQTT_5,
+        _ACCEPTED_MS,
+        0,
+        Properties(user_properties=((_NAME, _NAME),)),
+    ),
+    encode_stamps((Stamp(_NAME, 0, _QOS),)),
 )
-from embermq.pipeline.sources.record_rows import read_rows
+
+Offsets = dict[str, int]
+
+
+def first_offsets(start: Offsets, *, probes: bool) -> Offsets:
+    """Where a query begins; `probes`: with the probe."""
+    return {**start, _NAME: 0} if probes else start
+
+
+def is_due(start: Offsets) -> bool:
+    """Whether the next batch is the probe alone."""
+    return start.get(_NAME) == 0
+
+
+def behind_probe(start: Offsets) -> Offsets:
+    """The end of the batch that is the probe alone."""
+    return {**start, _NAME: 1}
+
+
+def carried(start: Offsets) -> Offsets:
+    """What the end of a later batch has of the probe."""
+    return {_NAME: start[_NAME]} if _NAME in start else {}
+
+
+def probe_rows(schema: pa.Schema) -> "Iterator[RecordBatch]":
+    """The probe as the sources give records."""
+    rows = rows_for(schema)
+    rows.add((PROBE_OFFSET, _FRAME))
+    yield rows.take()
+
 
 FORMAT = "embermq_log"
 _PARTITION = "0"

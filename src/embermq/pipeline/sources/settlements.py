@@ -4,9 +4,14 @@ The order in which it is read is what makes it one picture while the broker goes
 looked at first, then bodies that were kept aside, then the entries of application logs, and the broker's file last:
 floors only rise, and nothing that is needed above a floor is taken away before the floor passes it. So what is missing
 here, and is above the floor that was read after it, is missing.
+
+Whoever can ask the session store fills them, when progress of dispatch and application logs have been read: floors only
+rise, and what is needed above a floor stays until the floor has passed it. The places of a session are read before its
+exceptions, which are stored before the place that counts them.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 
 import pyarrow as pa
@@ -180,3 +185,50 @@ def _checked(rows: list[tuple[int, int, int, int, bytes]]) -> Iterator[tuple[int
     """Of a stored delivery whether its record is what was written; what was released needs none any more."""
     for generation, offset, seq, state, record in rows:
         yield generation, offset, seq, state, (not record and state == 2) or is_sound(record)
+
+
+OPEN = "open"
+"""By position what a session has marked and is above its floor, or early; `state` is a `QueueState`."""
+LOGS = "logs"
+"""Which topic each application log is, by its name behind the prefix."""
+_AT = [("generation", pa.int64()), ("offset", pa.int64())]
+_SPAN = pa.struct([("start", pa.int64()), ("end", pa.int64())])
+SCHEMAS: dict[str, pa.Schema] = {
+    SESSIONS: pa.schema(
+        [
+            _AT[0],
+            ("client", pa.string()),
+            ("client_type", pa.int32()),
+            ("created_ms", pa.int64()),
+            ("log_id", pa.string()),
+            ("floor", pa.int64()),
+            ("spans", pa.list_(_SPAN)),
+            ("settled", pa.int64()),
+            ("dropped", pa.int64()),
+            ("below", pa.int64()),
+            ("has_ended", pa.int32()),
+        ]
+    ),
+    LOGS: pa.schema([("log", pa.string()), ("topic_id", pa.string())]),
+    OPEN: pa.schema([*_AT, ("state", pa.int32())]),
+    UNACKNOWLEDGED: pa.schema([*_AT, ("why", pa.int32())]),
+    STORED: pa.schema([*_AT, ("seq", pa.int64()), ("state", pa.int32()), ("is_sound", pa.bool_())]),
+    QUEUES: pa.schema([("queue", pa.string()), ("entries", pa.int64()), ("delayed", pa.int64())]),
+    QUEUED: pa.schema(
+        [("queue", pa.string()), ("sequence", pa.int64()), ("offset", pa.int64()), ("has_body", pa.int32())]
+    ),
+}
+"""Offsets are positions. `floor` is one of the session's own log, `log_id` says which; all within `spans` of the
+message log is settled, unless it is open. `settled` is negative when nobody has counted; below the position `below`
+so many reasons were `dropped`."""
+
+
+def write_rows(into: Path, name: str, rows: Iterable[Sequence[object]]) -> None:
+    """The whole of one of the tables."""
+    schema = SCHEMAS[name]
+    with pq.ParquetWriter(into / f"{name}.parquet", schema) as writer:
+        left = iter(rows)
+        while some := list(islice(left, ROWS_A_TIME)):
+            columns = zip(*some, strict=True)
+            arrays = [pa.array(column, one.type) for column, one in zip(columns, schema, strict=True)]
+            writer.write_table(pa.table(arrays, schema))

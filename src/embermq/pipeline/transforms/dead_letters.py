@@ -3,7 +3,7 @@
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from embermq.pipeline.transforms.lake import payload_json
+from embermq.pipeline.transforms.archive import payload_json
 
 SAMPLES = 3
 """Dead letters that are shown of each reason."""

@@ -17,7 +17,7 @@ from embermq.pipeline.transforms.audit import (
     WAITS,
     reason_of,
 )
-from embermq.pipeline.transforms.kafka_headers import look_up
+from embermq.pipeline.transforms.kafka_records import look_up
 
 SETTLED = "settled, how is not checked"
 ENDED = "session ended, not checked"

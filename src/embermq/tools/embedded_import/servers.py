@@ -14,9 +14,8 @@ from embermq.adapters.kafka.appender import KafkaAppender
 from embermq.adapters.kafka.application_logs import KafkaApplicationLogs
 from embermq.adapters.kafka.application_topics import ApplicationTopics
 from embermq.adapters.kafka.client import WatchedAdmin
-from embermq.adapters.kafka.log_end import find_ends
 from embermq.adapters.kafka.log_producer import LogProducer
-from embermq.adapters.kafka.log_topic import LogTopic
+from embermq.adapters.kafka.log_topic import LogTopic, find_ends
 from embermq.adapters.redis.blocking import BlockingRedis
 from embermq.adapters.redis.log_notes import RedisLogNotes
 from embermq.adapters.redis.queue_writer import GENERATION

@@ -15,13 +15,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from embermq.access.authorization.rule_set import RuleSet
-from embermq.adapters.sqlite.application_log import SqliteApplicationLog
+from embermq.adapters.sqlite.application_log import SqliteApplicationLog, SqliteReaderPositions
 from embermq.adapters.sqlite.connection import log_identity, open_writer
 from embermq.adapters.sqlite.device_queue import SqliteDeviceQueue
-from embermq.adapters.sqlite.parked_bodies import SqliteParkedBodies
-from embermq.adapters.sqlite.parked_messages import SqliteParkedMessages
+from embermq.adapters.sqlite.parked_messages import SqliteParkedBodies, SqliteParkedMessages
 from embermq.adapters.sqlite.queue_store import SqliteQueueStore
-from embermq.adapters.sqlite.reader_positions import SqliteReaderPositions
 from embermq.adapters.sqlite.sessions import SqliteSessionStore
 from embermq.adapters.sqlite.tick_tables import TickTables
 from embermq.app.authorization import RuleFiles
@@ -32,7 +30,7 @@ from embermq.app.places_noted import noted_places
 from embermq.app.segment_log import open_segment_log
 from embermq.app.settings import SQLITE
 from embermq.cluster.settings import ClusterSettings
-from embermq.durability.bodies import Bodies
+from embermq.durability.retention import Bodies
 from embermq.formats.log_record import RecordError, decode_record, split_batch
 from embermq.model.client_type import ClientType
 from embermq.model.parked_message import ParkedMessage, ParkedState

@@ -15,7 +15,7 @@ from typing import TypeVar
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from embermq.durability.bodies import Bodies
+from embermq.durability.retention import Bodies
 from embermq.formats.log_record import (
     FIELD_ADDRESSED,
     LogRecord,

@@ -8,9 +8,9 @@ import pytest
 from msgspec.structs import replace
 from tests.support.pipeline_statuses import pipeline_status, query_status
 
-from embermq.pipeline.progress_watch import DOUBLED_MAX, ProgressWatch
 from embermq.pipeline.settings import DriverSettings
 from embermq.pipeline.status import PipelineStatus, QueryStatus
+from embermq.pipeline.supervisor import DOUBLED_MAX, ProgressWatch
 from embermq.pipeline.turns import TURN_S
 
 SETTINGS = DriverSettings(

@@ -1,28 +1,58 @@
-"""`to = "lake"`: the rows of a rule are a Delta Lake table, each once.
+"""Rules whose rows are rows of a table, each once: `to = "lake"` is a Delta Lake table, `to = "sql"` one on a server.
 
 The rows of a batch are one commit for each partition of the log, which names the number of the row behind them; then
 the broker is told how far the rule is. What dies between the two finds the number in the table.
+
+A piece is one transaction; then the broker is told how far the rule is. What dies between the two finds the rows by
+their ids, which are the same whenever a message comes again.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 
-from pyspark.sql import SparkSession
+from pyspark.sql import Row, SparkSession
 from pyspark.sql.types import DateType, StringType, StructField, StructType
 
-from embermq.pipeline.connector import lake_jars
+from embermq.database.database_url import DatabaseUrl, SqlSettings, parse_url
+from embermq.pipeline.errors import RuleError
+from embermq.pipeline.jars import lake_jars
 from embermq.pipeline.jobs.lake_upkeep import LakeUpkeep
 from embermq.pipeline.places import Places
-from embermq.pipeline.rules.door import RuleDoor
-from embermq.pipeline.rules.row_ids import columns_of, id_prefix, row_id
-from embermq.pipeline.rules.set_aside import SetAside
+from embermq.pipeline.rules.set_aside import ROWS_MAX, SetAside
 from embermq.pipeline.rules.settings import DAY_COLUMN, ID_COLUMN, RuleSettings, query_of_rule
-from embermq.pipeline.rules.targets import NumberedRow, RuleTarget
+from embermq.pipeline.rules.targets import NumberedRow, RuleDoor, RuleTarget, pieces
 from embermq.pipeline.settings import DriverSettings, slot_of_pipeline
 from embermq.pipeline.sinks.delta_table import DeltaTable, TableShape
 from embermq.pipeline.sinks.held_table import HeldTable, Noted
 from embermq.pipeline.sinks.lake import lake_place
+from embermq.pipeline.sinks.rule_table import RuleTable
 from embermq.pipeline.sinks.sink_file import SinkFile
+
+
+def id_prefix(rule: str, log_id: int) -> str:
+    """What the ids of a rule begin with, of one log."""
+    return f"{rule}:{log_id}"
+
+
+def row_id(prefix: str, partition: int, number: int) -> str:
+    """The same whenever the message comes again."""
+    return f"{prefix}:{partition}:{number // ROWS_MAX}:{number % ROWS_MAX}"
+
+
+def columns_of(row: Row) -> tuple[tuple[str, ...], tuple[object, ...]]:
+    """Names and values of what the author has selected, times in UTC. Raises ValueError, OverflowError for a time that
+    has none."""
+    found = row["columns"].asDict()
+    return tuple(found), tuple(map(_value, found.values()))
+
+
+def _value(value: object) -> object:
+    """Spark gives times as this machine's, without a zone."""
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).replace(tzinfo=None)
+    return bytes(value) if isinstance(value, bytearray) else value
+
 
 _OWN = (StructField(ID_COLUMN, StringType()), StructField(DAY_COLUMN, DateType()))
 
@@ -159,3 +189,71 @@ def rule_table_place(settings: DriverSettings, places: Places, rule: str) -> str
 def _in_utc(value: object) -> object:
     """Times that say no zone are UTC here, and this machine's for Spark."""
     return value.replace(tzinfo=UTC) if isinstance(value, datetime) else value
+
+
+NUMBERS_CHARACTERS = len(":") + 10 + len(":") + 19 + len(":") + 5
+"""Of an id at most, behind the rule and the log: partition, offset, row."""
+
+
+class SqlTarget(RuleTarget):
+    """See the module."""
+
+    def __init__(
+        self,
+        name: str,
+        rule: RuleSettings,
+        door: RuleDoor,
+        aside: SetAside,
+        *,
+        log_id: Callable[[], int],
+        settings: SqlSettings,
+    ) -> None:
+        super().__init__(name, rule, door, aside)
+        self._log_id = log_id
+        self._settings = settings
+        self._id_prefix = ""
+        self._table: RuleTable | None = None
+
+    def open(self) -> None:
+        self.close()
+        self._id_prefix = id_prefix(self._name, self._log_id())
+        super().open()
+        self._table = RuleTable(url_in(self._rule.url_file), self._settings, self._rule.table)
+
+    def put(self, partition: int, rows: Sequence[NumberedRow]) -> int:
+        table, added = self._table, 0
+        assert table is not None, "open comes first"
+        if rows:
+            table.check(len(self._id_prefix) + NUMBERS_CHARACTERS)
+        found = dict(rows)
+        for piece in pieces([(number, bytes(row["payload"])) for number, row in rows]):
+            numbers = {row_id(self._id_prefix, partition, number): number for number, _ in piece}
+            given, refused = [], {}
+            for key, number in numbers.items():
+                try:
+                    given.append((key, *columns_of(found[number])))
+                except (ValueError, OverflowError) as error:  # in UTC its year is below 1 or above 9999
+                    refused[key] = str(error)
+            if given:
+                refused |= table.add(given)
+            for key, why in refused.items():
+                self._aside.add("refused", partition, numbers[key], why)
+            self.move(partition, piece[-1][0] + 1)
+            added += len(piece) - len(refused)
+        return added
+
+    def close(self) -> None:
+        if self._table is not None:
+            self._table.close()
+            self._table = None
+
+
+def url_in(file: str) -> DatabaseUrl:
+    """Of the server. Raises RuleError, without a password."""
+    try:
+        return parse_url(Path(file).read_text().strip())
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "is no text"
+        raise RuleError(f"url_file {file} cannot be read: {reason}") from None
+    except ValueError as error:
+        raise RuleError(f"url_file {file}: {error}") from None

@@ -7,7 +7,7 @@ import struct
 import pytest
 from tests.support.hand_driven import HandDrivenBroker
 
-from embermq.delivery.receipts import SAMPLE_EVERY
+from embermq.delivery.durable_path import SAMPLE_EVERY
 
 
 @pytest.mark.parametrize("level", ["a", "ä" * 200, "🦊" * 100, "x" * 254 + "ä"])
