@@ -1,6 +1,7 @@
 """Accounts, tokens, rules and settings: what is asked of whom (implemented in app), and what that takes and answers.
 
-Each raises NotFound, OperationRefused, RequestRefused, and StoreError when its store does not answer.
+Who may enter and do what, and the settings: what is asked of it. Implemented in app, by what commands use too. Each
+raises NotFound, OperationRefused, RequestRefused, and StoreError when its store does not answer.
 """
 
 from __future__ import annotations

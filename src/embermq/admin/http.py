@@ -2,7 +2,8 @@
 
 Imported late, since Starlette and uvicorn cost the process several MiB.
 
-It holds nothing of this broker: what it shows it asks the API for, with a token that whoever looks gives it.
+The dashboard at /: a page with its script and style, which `dashboard/` is built into (`scripts/dashboard`). It holds
+nothing of this broker: what it shows it asks the API for, with a token that whoever looks gives it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """How much memory the process may have, what follows from it, and what happens when there is none left.
 
-A broker that goes on after a MemoryError has left something half done, and serves some and not others. What it has
-acknowledged is durable, so its end is no worse than that by SIGKILL, and whoever supervises it starts it anew.
+No memory is left: the process ends at once, with an exit code of its own. A broker that goes on after a MemoryError
+has left something half done, and serves some and not others. What it has acknowledged is durable, so its end is no
+worse than that by SIGKILL, and whoever supervises it starts it anew.
 """
 
 import asyncio

@@ -2,10 +2,11 @@
 
 Imported only when needed.
 
-What memory has is written anew, as one tick: sessions with their subscriptions and what is in flight, wills, retained
-messages, queues, shared groups, positions of connected applications, what is known of the log. The records of queues
-are read from the log again. A session that had more in Redis than memory has of it is ended at once, before its client
-is told that it is present: it would miss messages.
+What becomes of a running broker whose Redis was emptied, or one master of it. What memory has is written anew, as one
+tick: sessions with their subscriptions and what is in flight, wills, retained messages, queues, shared groups,
+positions of connected applications, what is known of the log. The records of queues are read from the log again. A
+session that had more in Redis than memory has of it is ended at once, before its client is told that it is present:
+it would miss messages.
 """
 
 from __future__ import annotations

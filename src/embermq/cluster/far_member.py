@@ -1,10 +1,10 @@
 """A client's link to another slot: what is under way on it, in both directions.
 
-A PUBLISH of QoS 1 or 2 goes on under the packet id that the client has given it, by the client's link to that slot, and
-so does PUBREL; what that slot answers goes to the client. The session there has what makes QoS 2 exact, as one broker
-has it. Here is only known, while the connection lasts, which slot has which packet id. A client that comes again and
-repeats a PUBREL has it sent to all slots that may hold the id, and its PUBCOMP when all have answered: that id may
-become another message's then.
+What clients of this node publish to durable queues of other slots. A PUBLISH of QoS 1 or 2 goes on under the packet
+id that the client has given it, by the client's link to that slot, and so does PUBREL; what that slot answers goes to
+the client. The session there has what makes QoS 2 exact, as one broker has it. Here is only known, while the
+connection lasts, which slot has which packet id. A client that comes again and repeats a PUBREL has it sent to all
+slots that may hold the id, and its PUBCOMP when all have answered: that id may become another message's then.
 
 Whether a message that was sent and is not answered has been stored is not known when the link ends: the client's
 connection ends then too, and it repeats the message.

@@ -3,8 +3,9 @@
 After a start that is everything from the dispatcher's floor on, for each session from where its data ends: a store of
 several servers may have lost the newest part of one [repositories 4]. While it runs, see `delivery.device.behind`.
 
-Deliveries are repaired by `Recovery`, queues by `enqueue_tail`. Here: packet ids of incoming QoS 2 messages, without
-which a repeated PUBLISH would be taken for a new one; wills that went out; retained messages; how far replays are; and
+After a start: what the store of state has not heard of before the crash, from the tail of the log. Deliveries are
+repaired by `Recovery`, queues by `enqueue_tail`. Here: packet ids of incoming QoS 2 messages, without which a
+repeated PUBLISH would be taken for a new one; wills that went out; retained messages; how far replays are; and
 generations that records carry, which no other session may get.
 """
 

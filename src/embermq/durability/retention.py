@@ -4,6 +4,7 @@ Past the pin limit the bodies that absent applications hold back are parked in a
 enough, a policy decides: refuse new publishes that match the reader, or drop its oldest. Queries of the pipeline other
 than dispatch have policies of their own, because who publishes cannot help it when an archive is behind.
 
+Who holds back a log that the pipeline reads by (partition, offset): its queries, by what they have published.
 APPLICATION clients are not among them: once dispatch has passed a record, it is in the logs of those who want it.
 """
 

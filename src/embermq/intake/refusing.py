@@ -3,8 +3,9 @@
 `Publishing` says in which order they are asked. A question that is answered with True has seen to the answer of the
 publisher, which comes in the place of the acknowledgement.
 
-A client of MQTT 5 is told that a message was too much, and may send it again. MQTT 3 has no word for that: there every
-message is taken, and what was too much has to even out before more is read.
+How fast clients may publish: each of them, and all together. A client of MQTT 5 is told that a message was too much,
+and may send it again. MQTT 3 has no word for that: there every message is taken, and what was too much has to even
+out before more is read.
 """
 
 from embermq.access.authorization.rule_set import Permissions

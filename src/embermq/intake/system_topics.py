@@ -4,7 +4,8 @@ They are made anew at an interval, and those that changed are published with QoS
 a filter that begins with $SYS [MQTT-4.7.2-1]. A new subscription finds the present ones as it finds retained messages.
 They live in memory only: no log, no store, no pipeline sees them.
 
-Messages of QoS 0 that stay nowhere, to clients of this node. Without rules there are none: nobody has that right.
+Topics below $SYS/events: what happens at the door, for who has a rule that names them. Messages of QoS 0 that stay
+nowhere, to clients of this node. Without rules there are none: nobody has that right.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,7 +1,8 @@
 """The Spark session: local on loopback or with executors elsewhere, without UI and catalogue.
 
-Other accounts of this machine reach loopback, too. Spark authenticates its own ports, and the JVM's end of py4j. The
-end in Python, where the JVM calls what `foreachBatch` was given, is open in PySpark and is closed here.
+Who may speak to Spark's ports: everything that listens asks for a secret. Other accounts of this machine reach
+loopback, too. Spark authenticates its own ports, and the JVM's end of py4j. The end in Python, where the JVM calls
+what `foreachBatch` was given, is open in PySpark and is closed here.
 """
 
 import os

@@ -2,8 +2,8 @@
 
 Imports nothing of Spark. MQTT never waits for anything here.
 
-Judged by what the sinks have confirmed: a driver whose threads, JVM or workers have stopped working still says that it
-runs.
+Whether the pipeline gets anything done, whatever its processes say of themselves. Judged by what the sinks have
+confirmed: a driver whose threads, JVM or workers have stopped working still says that it runs.
 """
 
 import asyncio

@@ -3,7 +3,8 @@
 A replay is known by what it was asked for. Asked for again it goes on where it was killed, and once it is over it is
 not done again, unless it is wanted once more.
 
-A folder has the job, what was chosen, and what the broker refused; one process at a time works in it.
+What is kept of a replay until it is done, and how the broker that runs is asked. A folder has the job, what was
+chosen, and what the broker refused; one process at a time works in it.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 | `/embermq/NAME/nodes/ID` | what the node says of itself, JSON |
 | `/embermq/NAME/slots/N` | the id of the node that has the slot |
 | `/embermq/NAME/secret` | by which nodes know one another, random; there once a node has asked for it, and stays |
-| `/embermq/NAME/bans/...` | see `texts`; what nodes are asked for stands behind it in the order of keys |
+| `/embermq/NAME/bans/...` | see `EtcdTexts`; what nodes are asked for stands behind it in the order of keys |
 
 A node's epoch is the revision in which its key came, which etcd gives once.
 """

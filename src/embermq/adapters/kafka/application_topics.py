@@ -1,8 +1,9 @@
 """The topics that are application logs: made before the first record can match, trimmed, deleted, listed.
 
-Somebody has given the log more partitions, and what wrote to it then divided records by their keys. They are moved:
-copied to the end of partition 0, each with the header that says so, and deleted where they were. A kill in between
-repeats that, and what partition 0 has already is not copied again: it is known by its position in the message log.
+Records of a client's own log that stand where nobody reads: in other partitions than 0. Somebody has given the log
+more partitions, and what wrote to it then divided records by their keys. They are moved: copied to the end of
+partition 0, each with the header that says so, and deleted where they were. A kill in between repeats that, and what
+partition 0 has already is not copied again: it is known by its position in the message log.
 """
 
 from __future__ import annotations

@@ -3,9 +3,10 @@
 It keeps everything: the broker deletes what nobody needs any more (DeleteRecords). Kafka's own retention would take
 what readers have not read.
 
-Kafka gives the offsets behind the new end again, and readers go by offsets: what stands at one that they have had would
-be a repeat to them, or be passed over. So new records go into another partition, the next one, which is made; the one
-before is read to its end and gets nothing more.
+Where the message log ends at a start, and where it goes on when it has lost its end. Kafka gives the offsets behind
+the new end again, and readers go by offsets: what stands at one that they have had would be a repeat to them, or be
+passed over. So new records go into another partition, the next one, which is made; the one before is read to its end
+and gets nothing more.
 """
 
 from __future__ import annotations

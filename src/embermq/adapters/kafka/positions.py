@@ -1,6 +1,7 @@
 """The ends of the message log: of the partition that is written to, and of those before it, which get nothing more.
 
-Nothing is read from there again: the floor that counts is in the broker's own store.
+How far the broker has got, as the committed offsets of a consumer group: what tools for Kafka show lag by. Nothing is
+read from there again: the floor that counts is in the broker's own store.
 """
 
 from __future__ import annotations

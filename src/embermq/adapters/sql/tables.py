@@ -4,7 +4,8 @@ Names of accounts may have 65,535 bytes, more than an index takes, and MySQL com
 account is found by `name_key`, the SHA-256 of its name, and the name itself is only read. A topic may be as long: its
 messages are found by `topic_hash` and the topic (formats/message_table.py). A TEXT of MySQL holds 65,535 bytes.
 
-There is one version yet, so that the way up is to make what is not there.
+The version of the tables: what a database has, what this program needs, and the way up. There is one version yet, so
+that the way up is to make what is not there.
 """
 
 from __future__ import annotations

@@ -5,8 +5,9 @@ commits is never written.
 
 What gathers here is part of the open transaction, and goes with it when that is taken back.
 
-There is one log, whose offsets are source positions: which one, what a position has besides its committed offset, and
-where the record of a mark stands are not asked for.
+What a tick wants of the tables about readers of embedded application logs. There is one log, whose offsets are source
+positions: which one, what a position has besides its committed offset, and where the record of a mark stands are not
+asked for.
 """
 
 import sqlite3

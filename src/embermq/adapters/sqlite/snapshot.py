@@ -4,8 +4,9 @@ Every file is held by a read transaction of its own before the first byte is cop
 bodies are held before broker.db, and broker.db before the files of the message log: what those before have not read yet
 is then in the log that is copied. Only the log's retention can come between; `Snapshot.is_whole` tells whether it has.
 
-The newer broker.db has numbered messages of durable queues that the older one knows nothing of, and consumers may
-remember their ids. A lake in another place has commits that the older lake.db knows nothing of.
+What is changed in files that take the place of newer ones. The newer broker.db has numbered messages of durable
+queues that the older one knows nothing of, and consumers may remember their ids. A lake in another place has commits
+that the older lake.db knows nothing of.
 """
 
 import os

@@ -1,7 +1,7 @@
 """One POST: HTTP/1.1, a connection of its own, nothing read but the status, no redirect followed, no proxy asked.
 
-A webhook is an address that somebody with rights on queues wrote down, called from where the broker stands: without a
-guard that would reach services that trust their own network.
+Which addresses may be called. A webhook is an address that somebody with rights on queues wrote down, called from
+where the broker stands: without a guard that would reach services that trust their own network.
 """
 
 from __future__ import annotations

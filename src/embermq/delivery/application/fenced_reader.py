@@ -1,4 +1,4 @@
-"""The lane of a client whose log the pipeline writes, beside the message log's tail: see `tail_fence`.
+"""The lane of a client whose log the pipeline writes, beside the message log's tail.
 
 Which way each record comes to a client that has both: the message log's tail, and the pipeline's copies in its own
 log, which come later, in an order of their own, and perhaps twice.

@@ -1,12 +1,14 @@
 """One log that is read for one session, and what of it is under way.
 
-One of QoS 1 does not wait for that: what a crash forgets of it comes again as a new message. Its packet id may be with
-the client, who may speak of it late. So there are never more of them than a limit, and a session that is known from the
-store alone goes on so many ids behind the last one that it knows.
+Messages that are sent, or about to be, while their packet ids are not in store. One of QoS 1 does not wait for that:
+what a crash forgets of it comes again as a new message. Its packet id may be with the client, who may speak of it
+late. So there are never more of them than a limit, and a session that is known from the store alone goes on so many
+ids behind the last one that it knows.
 
-`retry-all` sends them again. On a live connection only MQTT 3 allows that; an MQTT 5 client is sent away and gets them
-when it returns [MQTT-4.4.0-1]. A message that was sent again `retries` times, in vain, is parked: kept aside for an
-operator, so that it holds up nothing any more and is not lost. `skip-all` goes on without them.
+What becomes of messages that a client does not acknowledge in time: decided here, done by the reader. `retry-all`
+sends them again. On a live connection only MQTT 3 allows that; an MQTT 5 client is sent away and gets them when it
+returns [MQTT-4.4.0-1]. A message that was sent again `retries` times, in vain, is parked: kept aside for an operator,
+so that it holds up nothing any more and is not lost. `skip-all` goes on without them.
 
 Packs are timed, not messages: what was sent together is late together, and packs that follow one another quickly are
 one. Attempts are counted for each message and

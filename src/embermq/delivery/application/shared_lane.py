@@ -6,8 +6,8 @@ get although it is not below that, its *claims*: QoS 2 under way to a session, a
 QoS 2 that a session has under way from shared logs without their lanes: the client had it when it came, or its
 partition went to another member since. It is sent and timed like a lane of its own, its number is its packet id.
 
-A mark stands for QoS 2, with its message, from before it is sent until it is settled; for QoS 1 only once it is settled
-out of its turn.
+What sessions have under way from logs of shared subscriptions, and what of it is stored. A mark stands for QoS 2,
+with its message, from before it is sent until it is settled; for QoS 1 only once it is settled out of its turn.
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 
 What that target has had it leaves out; so a driver that is killed goes on from there.
 
-Each rule notes before a batch that it is at work, and takes the note away after it. Who finds a note when the driver
-starts was at work when the one before died. Then rules work one at a time, until the one is known.
+A rule that Spark's Java dies of is paused, so that the pipeline lives. Each rule notes before a batch that it is at
+work, and takes the note away after it. Who finds a note when the driver starts was at work when the one before died.
+Then rules work one at a time, until the one is known.
 """
 
 import threading

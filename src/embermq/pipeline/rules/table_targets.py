@@ -1,10 +1,12 @@
 """Rules whose rows are rows of a table, each once: `to = "lake"` is a Delta Lake table, `to = "sql"` one on a server.
 
-The rows of a batch are one commit for each partition of the log, which names the number of the row behind them; then
-the broker is told how far the rule is. What dies between the two finds the number in the table.
+`to = "lake"`: the rows of a rule are a Delta Lake table, each once. The rows of a batch are one commit for each
+partition of the log, which names the number of the row behind them; then the broker is told how far the rule is. What
+dies between the two finds the number in the table.
 
-A piece is one transaction; then the broker is told how far the rule is. What dies between the two finds the rows by
-their ids, which are the same whenever a message comes again.
+`to = "sql"`: each row of a rule is a row of a table, once. A piece is one transaction; then the broker is told how
+far the rule is. What dies between the two finds the rows by their ids, which are the same whenever a message comes
+again.
 """
 
 from collections.abc import Callable, Mapping, Sequence

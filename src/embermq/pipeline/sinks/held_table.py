@@ -1,8 +1,9 @@
 """A Delta Lake table whose commits in a folder are on disk before anybody goes by them. On a machine one Java writes it
 at a time; in object storage the drivers of a cluster's slots write it side by side.
 
-The JVM gets one class more for it, whose source is beside this module; the compiler is Spark's own, by which it makes
-its queries.
+Commits of Delta in object storage that several drivers write: the storage refuses one whose number is taken. The JVM
+gets one class more for it, whose source is beside this module; the compiler is Spark's own, by which it makes its
+queries.
 
 What a lake in a folder needs to come through a loss of power. Spark leaves it to the system when files reach the
 disk, so a commit may be there without the records that it names.

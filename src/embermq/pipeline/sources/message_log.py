@@ -4,11 +4,13 @@ Options: `path` (broker.db), `columns` (route or all), `start` (first offset of 
 only), `probe` (begin with the probe; batch: nothing else), `records_max`, `bytes_max`, `split_records`, `interval_ms`,
 `idle_wait_ms`, `poll_ms`.
 
-Not Spark's trigger: that would hold a backlog of many full batches to one batch an interval.
+When a source lets the next batch begin. Not Spark's trigger: that would hold a backlog of many full batches to one
+batch an interval.
 
-It is read, decoded, transformed and given to the sink like any other, by the same processes. Its offset is below every
-position that a sink can have, so that the sink skips it as it skips repeats. In the offsets of a source `probe` is 0
-before it and 1 behind it.
+A record that goes through a query before all others, so that a query is not said to run before it does. It is read,
+decoded, transformed and given to the sink like any other, by the same processes. Its offset is below every position
+that a sink can have, so that the sink skips it as it skips repeats. In the offsets of a source `probe` is 0 before it
+and 1 behind it.
 """
 
 import time

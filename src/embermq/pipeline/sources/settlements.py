@@ -5,9 +5,10 @@ looked at first, then bodies that were kept aside, then the entries of applicati
 floors only rise, and nothing that is needed above a floor is taken away before the floor passes it. So what is missing
 here, and is above the floor that was read after it, is missing.
 
-Whoever can ask the session store fills them, when progress of dispatch and application logs have been read: floors only
-rise, and what is needed above a floor stays until the floor has passed it. The places of a session are read before its
-exceptions, which are stored before the place that counts them.
+What an audit has to know of sessions and queues on servers, as Parquet files that Spark reads beside the records.
+Whoever can ask the session store fills them, when progress of dispatch and application logs have been read: floors
+only rise, and what is needed above a floor stays until the floor has passed it. The places of a session are read
+before its exceptions, which are stored before the place that counts them.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,10 +1,13 @@
 """Records in Kafka as native expressions: headers, MQTT 5 properties, and rows of `pipeline.schema`.
 
-The layout is that of `formats.kafka_record`. Nothing here can fail on a record: what cannot be understood is a reason.
+Headers of a record in Kafka as native expressions: what each says, and what is wrong with them. The layout is that of
+`formats.kafka_record`. Nothing here can fail on a record: what cannot be understood is a reason.
 
-Only queries that keep what a message says need it (message store, lake); dispatch carries the block as it is.
+The MQTT 5 property block as native expressions: a walk over its bytes [MQTT 5.0, 2.2.2]. Only queries that keep what
+a message says need it (message store, lake); dispatch carries the block as it is.
 
-Native expressions only; the layout of the samples is that of `model.receipts`.
+Samples of delivery latency, of the records of their topic in Kafka. Native expressions only; the layout of the
+samples is that of `model.receipts`.
 
 Native expressions only. A row's position is its partition and offset in Kafka; its `body`, when it cannot be
 understood, is the value.

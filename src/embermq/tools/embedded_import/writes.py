@@ -1,6 +1,7 @@
 """What an embedded broker has, as ticks of a broker on servers: small ones, each of which may be asked for again.
 
-The order is that of the embedded log, and decided by what it has: record i is the same whenever they are made. So a
+What applications have not settled, as records for the new log: addressed to them alone, in the order of before. The
+order is that of the embedded log, and decided by what it has: record i is the same whenever they are made. So a
 second run goes on behind those that are there.
 """
 
