@@ -16,7 +16,7 @@ from functools import partial
 from threading import Event, Thread
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicCollection, TopicPartition
-from confluent_kafka.admin import AclOperation, AdminClient, TopicDescription
+from confluent_kafka.admin import AclOperation, AdminClient, TopicDescription  # type: ignore[attr-defined]
 
 from embermq.adapters.kafka.address import KafkaAddress
 from embermq.adapters.kafka.client import (

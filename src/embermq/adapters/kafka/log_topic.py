@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
-from confluent_kafka.admin import AlterConfigOpType
+from confluent_kafka.admin import AlterConfigOpType  # type: ignore[attr-defined]
 from confluent_kafka.admin._config import ConfigEntry, ConfigResource
 from confluent_kafka.cimpl import NewPartitions
 from msgspec import Struct
