@@ -6,6 +6,7 @@ import asyncio
 import ctypes
 import errno
 import os
+import platform
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from queue import SimpleQueue
@@ -15,6 +16,7 @@ import pytest
 import uvloop
 from tests.contracts.stores import tick_writes
 
+from embermq.adapters.segments import kernel_sync
 from embermq.adapters.segments.kernel_sync import KernelSync
 from embermq.adapters.segments.tick_store import INLINE_BYTES_MAX, SegmentTickStore
 from embermq.adapters.sqlite.checkpoint import JOURNAL_COMMITS, SqliteCheckpoint
@@ -85,6 +87,26 @@ def test_a_file_is_synced(tmp_path: Path) -> None:
             kernel.begin(file.fileno())
             kernel.wait()
     kernel.close()
+
+
+def test_who_gets_no_context_keeps_no_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor the other way round: contexts of the kernel are counted for the whole machine."""
+    monkeypatch.setitem(kernel_sync._CALLS, platform.machine(), (-1, -1, -1, -1))
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(OSError, match="not implemented"):
+        KernelSync()
+    assert os.listdir("/proc/self/fd") == before
+    monkeypatch.undo()
+    asked = list[object]()
+    monkeypatch.setattr(os, "eventfd", no_descriptor)
+    monkeypatch.setattr(KernelSync, "_checked", lambda _, result: asked.append(result))
+    with pytest.raises(OSError, match="Too many open files"):
+        KernelSync()
+    assert not asked
+
+
+def no_descriptor(*_: int) -> int:
+    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
 
 def test_a_signal_does_not_end_a_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,8 +43,12 @@ class KernelSync:
         setup, self._destroy, self._get, self._submit = map(ctypes.c_long, numbers)
         self._call = ctypes.CDLL(None, use_errno=True).syscall
         self._context = ctypes.c_ulong(0)
-        self._checked(self._call(setup, _ONE, ctypes.byref(self._context)))
         self.descriptor = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        try:
+            self._checked(self._call(setup, _ONE, ctypes.byref(self._context)))
+        except OSError:
+            os.close(self.descriptor)
+            raise
         self._request = ctypes.create_string_buffer(_REQUEST.size)
         self._requests = (ctypes.c_void_p * 1)(ctypes.addressof(self._request))
         self._event = ctypes.create_string_buffer(_EVENT.size)
