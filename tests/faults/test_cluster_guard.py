@@ -123,6 +123,23 @@ def test_the_second_stands_by_and_serves_when_the_first_is_out_which_answers_not
     assert "belongs to cluster 'cars'" in alone.output()
 
 
+@pytest.mark.promise("cluster-2")
+def test_the_lease_of_a_process_that_died_ends_with_it_and_that_of_one_that_stands_still_does_not(
+    etcd: EtcdServer, servers: dict[str, object], tmp_path: Path
+) -> None:
+    """Whoever has the place of one that died would wait ten minutes for it."""
+    settings = servers | {"cluster.etcd": f"{etcd.url}/cars", "cluster.lease_ttl_s": 600}
+    names = ("get", "/embermq/cars/slots/", "--prefix", "--print-value-only")
+    with BrokerProcess(tmp_path / "one", settings=settings | {"cluster.node": "one"}) as node:
+        stop_still(node)
+        assert etcd.control(*names).strip() == "one"
+        node.kill()
+        wait_until(lambda: not etcd.control(*names), WAIT_S, "the lease has ended")
+        node.start()
+        assert node.stop() == 0
+        assert "Traceback" not in node.output()
+
+
 @pytest.mark.promise("cluster-17")
 def test_while_etcd_is_away_the_node_serves_on(
     etcd: EtcdServer, servers: dict[str, object], tmp_path: Path
@@ -243,6 +260,7 @@ def test_how_long_a_takeover_takes(etcd: EtcdServer, servers: dict[str, object],
         waiting.launch()
         for _ in range(KILLS):
             wait_until(partial(stands_by, waiting), WAIT_S, "one stands by")
+            run(asyncio.sleep(LEASE_S))  # no condition: before, it may not take a place
             before = waiting.output_from(0).count(b"\nready\n")
             began_s = time.monotonic()
             serving.kill()

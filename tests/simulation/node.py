@@ -247,6 +247,9 @@ class KeptLease:
         self._side: ClusterSide = target.__self__
 
     def start(self) -> None:
+        process = current_process()
+        assert process is not None, "a broker runs in a process"
+        process.goes_on = self._keep
         self._keep()
 
     def _keep(self) -> None:
@@ -320,7 +323,7 @@ def simulated_wiring(loop: SimulatedLoop, shared: Servers, nodes: dict[str, Node
         return datetime.fromtimestamp(loop.wall_ms() / 1000, zone)
 
     made: tuple[tuple[Any, str, Any], ...] = (
-        (cluster_side, "_membership", lambda _: SimulatedMembership(shared.etcd)),
+        (cluster_side, "open_membership", lambda _: SimulatedMembership(shared.etcd)),
         (cluster_side, "Thread", KeptLease),
         (cluster_side, "datetime", SimpleNamespace(now=date)),
         (mqtt_server, "bind", bind),

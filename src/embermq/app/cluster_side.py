@@ -59,8 +59,9 @@ def end_at_once(why: str) -> NoReturn:
 
 
 class ClusterSide:
-    """`end` is called with why when another node has this one's place. Raises StartError for settings that cannot
-    be, and for certificates that cannot be used: a node that stands by need not find out when it takes over."""
+    """`end` is called with why when another node has this one's place, `leased` with each lease. Raises StartError for
+    settings that cannot be, and for certificates that cannot be used: a node that stands by need not find out when it
+    takes over."""
 
     def __init__(
         self,
@@ -68,6 +69,7 @@ class ClusterSide:
         *,
         end: Callable[[str], object] = end_at_once,
         clock: Callable[[], float] = time.monotonic,
+        leased: Callable[[NodeLease], object] = lambda _: None,
     ) -> None:
         self._is_alone = not settings.cluster.etcd
         slots = settings.cluster.slots
@@ -83,6 +85,7 @@ class ClusterSide:
         self._ttl_s = float(settings.cluster.lease_ttl_s)
         self._end = end
         self._clock = clock
+        self._leased = leased
         self._about = NodeAbout(
             node=settings.cluster.node or platform.node(),
             version=__version__,
@@ -92,7 +95,7 @@ class ClusterSide:
             listen=settings.cluster.advertise or settings.cluster.listen if slots > 1 else "",
         )
         node_tls(settings.cluster)
-        self.membership = _membership(settings)
+        self.membership = open_membership(settings)
         self._lease: NodeLease | None = None
         self._is_registered = False
         self._serves = False
@@ -206,6 +209,7 @@ class ClusterSide:
             self._lease, self._answered_from_s = None, self._clock()  # it was cut off, or stood still
         if self._lease is None:
             self._lease = self.membership.join(self._about, (), self._ttl_s)
+            self._leased(self._lease)
         if self._clock() - self._answered_from_s < self._ttl_s:
             return False
         self._check_slots(self.membership.view().nodes)
@@ -283,6 +287,7 @@ class ClusterSide:
     def _register(self) -> None:
         ttl_s = math.inf if self._is_alone else self._ttl_s
         self._lease = self.membership.join(self._about, (self.slot,), ttl_s)
+        self._leased(self._lease)
         self._is_registered = True
 
     def leave(self) -> None:
@@ -385,7 +390,8 @@ def node_tls(settings: ClusterSettings) -> NodeTls | None:
         raise StartError(f"cluster.{error.name}: {error}") from error
 
 
-def _membership(settings: Settings) -> Membership:
+def open_membership(settings: Settings) -> Membership:
+    """By `cluster.etcd`. Raises StartError."""
     if not settings.cluster.etcd:
         return MembershipAlone()
     try:

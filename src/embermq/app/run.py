@@ -42,6 +42,7 @@ from embermq.app.desks import Desks, make_desks
 from embermq.app.embedded import open_embedded
 from embermq.app.errors import StartError, missing
 from embermq.app.figures import Figures
+from embermq.app.lease_guard import LeaseGuard
 from embermq.app.log_side import Post
 from embermq.app.opened import OpenedBroker
 from embermq.app.other_nodes import AskedByNodes, ClusterHomes, NodesAsked
@@ -63,6 +64,7 @@ from embermq.edge.tls import TlsFileError
 from embermq.observability.client_events import LimitedEvents, LogSink, TopicSink
 from embermq.observability.logs import configure_logging
 from embermq.ports.errors import StoreError, TakenOver
+from embermq.ports.membership import NodeLease
 from embermq.ports.users import Users
 from embermq.sessions.client_events import ClientEvent, Tell
 
@@ -116,6 +118,7 @@ def run_broker(found: Configuration, *, accept_loss: bool = False) -> int:
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     os.umask(0o077)  # messages are nobody else's business on this machine
     data_dir = Path(settings.data_dir)
+    leased = LeaseGuard(settings).note if settings.cluster.etcd else _nobody
     try:
         with held_data_dir(data_dir) as lock:
             check_profile(data_dir, settings)
@@ -126,7 +129,7 @@ def run_broker(found: Configuration, *, accept_loss: bool = False) -> int:
                 accept_loss=accept_loss,
             )
             open_stores(settings, 0)  # what is not installed is told before anything begins
-            cluster = ClusterSide(settings)
+            cluster = ClusterSide(settings, leased=leased)
             try:
                 return uvloop.run(_Application(found, data_dir, open_stores, cluster).run())
             finally:
@@ -170,6 +173,10 @@ class _Parts(Struct):
     control: ControlSide
     queues: QueueAdmin
     events: LimitedEvents
+
+
+def _nobody(_lease: NodeLease) -> None:
+    """Alone there is no lease."""
 
 
 def _nowhere(_queue: str) -> str:

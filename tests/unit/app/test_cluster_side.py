@@ -61,7 +61,7 @@ class Side:
         self.now_s = 1_000.0
         self.ended: list[str] = []
         self.service = service or Silent("cars", lambda: self.now_s)
-        monkeypatch.setattr(cluster_side, "_membership", lambda _settings: self.service)
+        monkeypatch.setattr(cluster_side, "open_membership", lambda _settings: self.service)
         monkeypatch.setattr(cluster_side, "RETRY_S", 0.001)
         monkeypatch.setattr(cluster_side, "RENEWALS", 1_000)
         settings = replace(IN_ETCD, cluster=replace(IN_ETCD.cluster, node=node, slots=slots))
