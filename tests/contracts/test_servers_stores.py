@@ -155,6 +155,26 @@ def test_what_is_known_of_the_log_is_not_far_behind_it(servers: ServersStores) -
     assert known(servers).end == 1_002, "also while nothing more comes"
 
 
+def test_the_next_start_knows_by_which_time_things_are_due(servers: ServersStores) -> None:
+    """By that of the node before: its own clock may be behind, and what is due would wait."""
+    RedisLogNotes(servers.raw, "redis").open("a log")
+    servers.state.tick.now_ms = 5_000
+    servers.write(records=[b"r"])
+    assert known(servers).time_ms == 5_000
+    servers.state.tick.now_ms += 1_000
+    servers.answer()
+    assert known(servers).time_ms == 5_000, "nothing has got a time since"
+    servers.write(dispatcher_floor=1)
+    servers.state.tick.now_ms += 1_000
+    servers.write(deleted_sessions=[7])
+    servers.answer()
+    assert known(servers).time_ms == 7_000, "with records and without"
+    servers.state.tick.now_ms = 3_000
+    servers.servers.finish()
+    servers.settle()
+    assert known(servers).time_ms == 7_000
+
+
 def test_the_next_start_knows_of_an_end_in_order(servers: ServersStores) -> None:
     RedisLogNotes(servers.raw, "redis").open("a log")
     servers.write(records=[b"a", b"b"], dispatcher_floor=1)

@@ -60,7 +60,7 @@ def test_what_was_known_behind_the_end_is_not_given_again(
         publish_progress(stores, kafka, 120)
         leave(stores)
     else:
-        stores.writer_of_state.note_log(120, 0, lambda: None)
+        stores.writer_of_state.note_log(120, 0, 0, lambda: None)
         leave(stores)
     stores.reopen()
     assert "has lost its end: partition 0 ends at offset 20, partition 0 was known up to 120" in caplog.text

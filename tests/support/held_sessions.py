@@ -176,7 +176,7 @@ class HeldSessions(StateWriter, DeviceQueue, SessionStore):
     def _floor(self) -> int:
         return self.floors[-1] if self.floors else 0
 
-    def note_log(self, end: int, generations: int, noted: Stored) -> None:
+    def note_log(self, end: int, generations: int, now_ms: int, noted: Stored) -> None:
         self.noted = (end, generations)
         self.waiting.append((noted, 0))
 

@@ -57,7 +57,6 @@ def open_servers(
     what, None for everybody everything. Raises StartError for settings that cannot be, StoreError."""
     whole, settings = settings, slot_settings(settings, slot)
     clock = ClockFile(data_dir)
-    tick = Tick(clock.clock.now_ms(), clock.clock.offset_ms)
     redis = RedisState(settings.stores.session, settings.redis, post)
     log_side: KafkaLogSide | None = None
     cluster = cluster_of(settings)
@@ -65,6 +64,8 @@ def open_servers(
         known = redis.notes.known()
         redis.notes.check_cluster(known, cluster)
         known = redis.take_over(is_guarded=bool(settings.cluster.etcd))
+        clock.clock.go_on_from(known.time_ms)
+        tick = Tick(clock.clock.now_ms(), clock.clock.offset_ms)
         if not known.is_any and not settings.kafka.adopt_log:
             _check_is_new(data_dir, redis.place)
         if known.is_any:

@@ -89,6 +89,8 @@ class LogFirstStore(TickStore):
         self._post = post
         self._log_end = self._noted_end = log_end
         self._noted_ms = self._tick.now_ms
+        self._has_written = False
+        """Whether something has got a time since that was noted."""
         self._generations = self._generations_wanted = state.generations_stored
         """Below the first no session is new to the log: what has been read at the start has it."""
         self._settle_ms = settle_ms
@@ -206,6 +208,7 @@ class LogFirstStore(TickStore):
         if not writes.is_state_empty():
             unstored = _Unstored(writes.dispatcher_floor, frees_retained=frees_retained)
             self._unstored.append(unstored)
+            self._has_written = True
             self._writer.submit(writes, base, self._log_end, self._stored)
             self._look_at_limit()
         elif self._unstored:
@@ -296,14 +299,14 @@ class LogFirstStore(TickStore):
     def _look_at_end(self) -> None:
         unknown = self._log_end - self._noted_end
         is_late = self._tick.now_ms - self._noted_ms >= UNKNOWN_MS_MAX
-        if unknown > 0 and (unknown >= UNKNOWN_RECORDS_MAX or is_late or not self._noted_end):
+        is_much = unknown >= UNKNOWN_RECORDS_MAX or (unknown > 0 and not self._noted_end)
+        if is_much or (is_late and (unknown > 0 or self._has_written)):
             self._note()
 
     def _note(self) -> None:
-        self._noted_end, self._noted_ms = self._log_end, self._tick.now_ms
-        self._writer.note_log(
-            self._log_end, self._generations_wanted, partial(self._noted, self._generations_wanted)
-        )
+        self._noted_end, self._noted_ms, self._has_written = self._log_end, self._tick.now_ms, False
+        generations = self._generations_wanted
+        self._writer.note_log(self._log_end, generations, self._noted_ms, partial(self._noted, generations))
 
     def _noted(self, generations: int) -> None:
         self._generations = max(self._generations, generations)

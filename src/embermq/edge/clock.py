@@ -104,6 +104,13 @@ class BrokerClock:
         self._last_ms = now_ms
         return now_ms
 
+    def go_on_from(self, known_ms: int) -> None:
+        """Be no earlier: another machine has had that time, by which it has said what is due."""
+        behind_ms = max(0, known_ms - self.now_ms())
+        self._shift_ms += behind_ms
+        if self.offset_ms is not None:
+            self.offset_ms -= behind_ms
+
     def statistics(self) -> ClockStatistics:
         return ClockStatistics(self.offset_ms, self._steps)
 

@@ -17,5 +17,7 @@ class KnownLog(Struct, frozen=True, kw_only=True):
     """The last run ended in order: no record is behind `end`."""
     generations: int = 1
     """Generations below it may be in use."""
+    time_ms: int = 0
+    """Broker time as it was noted last: what is due was counted from that."""
     cluster: str = ""
     """The cluster whose nodes alone may open it, "" when that is not said."""

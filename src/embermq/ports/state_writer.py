@@ -33,10 +33,10 @@ class StateWriter(ABC):
         durable: at once, when it is."""
 
     @abstractmethod
-    def note_log(self, end: int, generations: int, noted: Stored) -> None:
-        """Remember for the next start: the log ends at `end` or behind it, and generations below `generations` may be
-        in use. Neither ever goes back. `noted` is called later, on the broker's own thread, once, when that is durable.
-        """
+    def note_log(self, end: int, generations: int, now_ms: int, noted: Stored) -> None:
+        """Remember for the next start: the log ends at `end` or behind it, generations below `generations` may be in
+        use, and broker time was `now_ms`. None of them ever goes back. `noted` is called later, on the broker's own
+        thread, once, when that is durable."""
 
     @abstractmethod
     def note_end(self, end: int, *, in_order: bool) -> None:

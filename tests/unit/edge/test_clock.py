@@ -73,6 +73,18 @@ def test_broker_time_never_goes_back_while_it_is_slowed_down() -> None:
     assert START_MS + 50_000 - 500 <= before_ms <= START_MS + 50_000 - 490
 
 
+def test_a_time_that_another_machine_has_had_is_not_before_this_one() -> None:
+    watched = Watched()
+    watched.clock.go_on_from(START_MS - HOUR_MS)
+    assert watched.clock.now_ms() == START_MS
+    watched.clock.go_on_from(START_MS + HOUR_MS)
+    assert watched.clock.now_ms() == START_MS + HOUR_MS
+    assert watched.date_ms == START_MS, "dates stay those of the wall clock"
+    watched.passes(100)
+    assert watched.clock.now_ms() == START_MS + HOUR_MS + 99_000, "it is slowed down"
+    assert not watched.told
+
+
 def test_a_suspended_machine_is_no_step() -> None:
     watched = Watched()
     watched.time.passes(8 * HOUR_MS)

@@ -57,12 +57,14 @@ class RedisLogNotes:
             self._check_empty()
             return KnownLog(is_any=False, identity="", end=0, ended_in_order=False)
         identity = self._identity(value)
-        names = ("end", "closed", "generations")
+        names = ("end", "closed", "generations", "time")
         found = self._redis.command(self._log, "HMGET", self._log, *names, CLUSTER)
         assert isinstance(found, list)
         cluster = found.pop()
         try:
-            end, closed, generations = (int(text) if isinstance(text, bytes) else 0 for text in found)
+            end, closed, generations, time_ms = (
+                int(text) if isinstance(text, bytes) else 0 for text in found
+            )
         except ValueError as error:
             raise self._unfit(f"key {self._log!r}: {error}") from error
         return KnownLog(
@@ -71,6 +73,7 @@ class RedisLogNotes:
             end=end,
             ended_in_order=bool(closed),
             generations=max(1, generations),
+            time_ms=time_ms,
             cluster=cluster.decode(errors="replace") if isinstance(cluster, bytes) else "",
         )
 

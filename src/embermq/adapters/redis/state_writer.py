@@ -119,8 +119,8 @@ class RedisStateWriter(StateWriter):
     def when_stored(self, owner: int, call: Stored) -> None:
         self._unanswered.when_stored(owner, call)
 
-    def note_log(self, end: int, generations: int, noted: Stored) -> None:
-        args = (end, generations, "")
+    def note_log(self, end: int, generations: int, now_ms: int, noted: Stored) -> None:
+        args = (end, generations, now_ms, "")
         self._link.ask(self._log, NOTE_LOG, (self._log,), args, partial(self._noted, noted))
 
     def note_peer(self, slot: int, position: int, end: int, noted: Stored) -> None:
@@ -130,7 +130,7 @@ class RedisStateWriter(StateWriter):
         self._link.command(self._log, words, lambda _: noted())
 
     def note_end(self, end: int, *, in_order: bool) -> None:
-        self._link.ask(self._log, NOTE_LOG, (self._log,), (end, 0, int(in_order)), self._unanswered.count)
+        self._link.ask(self._log, NOTE_LOG, (self._log,), (end, 0, 0, int(in_order)), self._unanswered.count)
         self._marks.put_last()
 
     def _noted(self, noted: Stored, answer: Answer) -> None:
@@ -172,7 +172,7 @@ class RedisStateWriter(StateWriter):
         key = self._link.prefix + SCHEMA_KEY
         self._link.command(key, ("SET", key, encode_schema(identity)), ignore)
         self._link.command(self._log, ("HSET", self._log, CLUSTER, cluster), ignore)
-        args = (end, generations, 0)
+        args = (end, generations, 0, 0)
         self._link.ask(self._log, NOTE_LOG, (self._log,), args, self._unanswered.count)
         self._marks.end_anew()
 
