@@ -267,6 +267,7 @@ class SimulatedClient:
                 self._write(Pubrel(packet_id))
             else:
                 old = sent.packet
+                self.oracle.sends_again(sent)
                 self._write(
                     Publish(old.topic, old.payload, old.qos, packet_id, old.retain, True, old.properties)
                 )

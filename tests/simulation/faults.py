@@ -51,7 +51,7 @@ class Faults:
     def _choose(self) -> list[str]:
         """Few kinds in one run meet more often than all of them do."""
         random, nodes = self._random, self._world.nodes
-        kinds = [*ENDINGS, *STORES]
+        kinds = ["clock_steps", *ENDINGS, *STORES]
         if len(nodes) == 1:
             chosen = random.sample(
                 ["clock_steps", "sleeps", "stops", "loses_lease", *STORES], random.randint(1, 4)

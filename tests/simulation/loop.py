@@ -1,7 +1,8 @@
 """Time, the network and the processes of a simulation: one event loop that waits for nothing and does all in one order.
 
 What a process does runs in a context that names it. So it can be killed: nothing of it runs any more, and what it had
-under way in the kernel arrives or does not, as the seed has it. And it can be paused: what it has to do waits.
+under way in the kernel arrives or does not, as the seed has it. And it can be paused: what it has to do waits. Where it
+waits for an answer itself, as a start does, all others go on within its call.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import Context, ContextVar, copy_context
 from functools import partial
+from math import inf
 from random import Random
 from typing import Any, TypeVarTuple, cast
 from unittest.mock import patch
@@ -23,6 +25,7 @@ DAY_ONE_MS = 1_800_000_000_000
 """The wall clock when the simulation begins: in 2027."""
 STEPS_MAX = 2_000_000
 SYN_AGAIN_S = 0.2
+DELAYS_S = 0.0001, 0.0003, 0.001, 0.004
 
 
 Told = TypeVarTuple("Told")
@@ -36,6 +39,39 @@ class Stuck(Exception):
     """The run does not come to its end."""
 
 
+class Call:
+    """In place of asyncio's handles: what is to be run, in which context, and whose it is."""
+
+    __slots__ = ("_when_s", "args", "callback", "context", "is_off", "process")
+
+    def __init__(
+        self, callback: Callable[..., object], args: tuple[Any, ...], context: Context | None, when_s: float
+    ) -> None:
+        self.callback = callback
+        self.args = args
+        self._when_s = when_s
+        self.is_off = False
+        if context is None:
+            self.context, self.process = copy_context(), _PROCESS.get()
+        else:
+            self.context, self.process = context, context.get(_PROCESS)
+
+    def cancel(self) -> None:
+        """It is passed over when its time comes."""
+        self.is_off = True
+
+    def cancelled(self) -> bool:
+        return self.is_off
+
+    def when(self) -> float:
+        return self._when_s
+
+    @property
+    def is_over(self) -> bool:
+        """It will not be run."""
+        return self.is_off or (self.process is not None and self.process.is_dead)
+
+
 class Process:
     """What can be killed and paused. `kill_at` is the number of the step from now on before which it dies; a step is
     whatever others can see of it: something sent, something asked for."""
@@ -46,7 +82,11 @@ class Process:
         """On which it runs, as the network knows it."""
         self.is_dead = False
         self.is_paused = False
-        self.waiting: list[asyncio.Handle] = []
+        self.is_blocked = False
+        """It waits for an answer, in the middle of something."""
+        self.goes_on: Callable[..., object] | None = None
+        """What a thread of its own does meanwhile."""
+        self.waiting: list[Call] = []
         self.steps = 0
         self.kill_at = 0
         self.at_kill: list[Callable[[], None]] = []
@@ -78,8 +118,8 @@ class Process:
     def wake(self, loop: SimulatedLoop) -> None:
         """As by SIGCONT."""
         self.is_paused = False
-        loop.give_back(self.waiting)
-        self.waiting = []
+        if not self.is_blocked:
+            loop.give_back(self)
 
 
 _PROCESS: ContextVar[Process | None] = ContextVar("process", default=None)
@@ -106,7 +146,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self.now_s = START_S
         self.wall_offset_ms = DAY_ONE_MS - int(START_S * 1000)
         self.handled = 0
-        self._due: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self._soon: deque[Call] = deque()
+        self._due: list[tuple[float, int, Call]] = []
         self._calls = 0
         self.slow = 1.0
         """How many times longer everything takes on its way."""
@@ -131,53 +172,88 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         """Unix time, as the machines have it."""
         return int(self.now_s * 1000) + self.wall_offset_ms
 
-    def call_soon_threadsafe(
+    def call_soon(  # type: ignore[override]  # it is an own handle
         self, callback: Callable[[*Told], object], *args: *Told, context: Context | None = None
-    ) -> asyncio.Handle:
-        return self.call_soon(callback, *args, context=context)
+    ) -> Call:
+        call = Call(callback, args, context, self.now_s)
+        self._soon.append(call)
+        return call
 
-    def give_back(self, handles: list[asyncio.Handle]) -> None:
-        """A process is awake again."""
-        self._ready.extend(handles)  # type: ignore[attr-defined]
+    call_soon_threadsafe = call_soon  # type: ignore[assignment]
+
+    def give_back(self, process: Process) -> None:
+        """It goes on with what has waited."""
+        self._soon.extend(process.waiting)
+        process.waiting = []
 
     def _write_to_self(self) -> None:
         """Nobody sleeps."""
 
     def _run_once(self) -> None:
-        ready: deque[asyncio.Handle] = self._ready  # type: ignore[attr-defined]
-        due = self._due
-        if not ready:
-            while due and (due[0][2].cancelled() or _is_over(due[0][2])):
+        """All that there is to do, until somebody stops the loop."""
+        while not self._stopping:  # type: ignore[attr-defined]
+            self._go_on()
+
+    def _go_on(self, until_s: float = inf) -> None:
+        """What is to be done now; when that is nothing, what is due next, unless that is later than `until_s`."""
+        soon, due = self._soon, self._due
+        if not soon:
+            while due and due[0][2].is_over:
                 heapq.heappop(due)
             if not due:
                 raise Stuck("nothing is left to happen")
-            self.now_s = max(self.now_s, due[0][0])
+            self.now_s = max(self.now_s, min(due[0][0], until_s))
         while due and due[0][0] <= self.now_s:
-            ready.append(heapq.heappop(due)[2])
-        for _ in range(len(ready)):
-            handle = ready.popleft()
-            process = handle._context.get(_PROCESS)  # type: ignore[attr-defined]
-            if handle.cancelled() or (process is not None and process.is_dead):
-                continue
-            if process is not None and process.is_paused:
-                process.waiting.append(handle)
-                continue
-            self.handled += 1
-            if self.handled > STEPS_MAX:
-                raise Stuck(f"{STEPS_MAX} callbacks, and no end")
-            handle._run()
+            soon.append(heapq.heappop(due)[2])
+        for _ in range(len(soon)):
+            if soon:  # else they were run within one of them
+                self._run(soon.popleft())
 
-    def call_at(
+    def block(self, process: Process, wait_s: float) -> None:
+        """It waits for so long in the middle of a call, as who asks a server and waits for the answer."""
+        until_s = self.now_s + wait_s
+        process.is_blocked = True
+        while (self.now_s < until_s or process.is_paused) and not process.is_dead:
+            if self._stopping:  # type: ignore[attr-defined]
+                raise Killed
+            self._go_on(until_s if self.now_s < until_s else inf)
+        process.is_blocked = False
+        if process.is_dead:
+            raise Killed
+        self.give_back(process)
+
+    def _run(self, call: Call) -> None:
+        process = call.process
+        if call.is_off or (process is not None and process.is_dead):
+            return
+        if process is not None and (
+            process.is_paused or (process.is_blocked and process.goes_on != call.callback)
+        ):
+            process.waiting.append(call)
+            return
+        self.handled += 1
+        if self.handled > STEPS_MAX:
+            raise Stuck(f"{STEPS_MAX} callbacks, and no end")
+        try:
+            call.context.run(call.callback, *call.args)
+        except Killed:
+            pass
+        except Exception as error:
+            self.unexpected(error)
+
+    def call_later(  # type: ignore[override]
+        self, delay: float, callback: Callable[[*Told], object], *args: *Told, context: Context | None = None
+    ) -> Call:
+        return self.call_at(self.now_s + delay, callback, *args, context=context)
+
+    def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[[*Told], object], *args: *Told, context: Context | None = None
-    ) -> asyncio.TimerHandle:
-        """At one time in the order of the calls; Python compares tuples faster than handles."""
-        timer = asyncio.TimerHandle(when, callback, args, self, context)
+    ) -> Call:
+        """At one time in the order of the calls; Python compares tuples faster than calls."""
+        call = Call(callback, args, context, when)
         self._calls += 1
-        heapq.heappush(self._due, (when, self._calls, timer))
-        return timer
-
-    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """It is passed over when its time comes."""
+        heapq.heappush(self._due, (when, self._calls, call))
+        return call
 
     async def create_connection(  # type: ignore[override]  # all that else could be said of one means nothing here
         self, factory: Any, host: Any = None, port: Any = None, **_: Any
@@ -220,17 +296,13 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
     def delay_s(self) -> float:
         """How long something takes on its way: mostly short."""
-        random = self.random
-        return random.choice((0.0001, 0.0003, 0.001, 0.004)) * (0.5 + random.random()) * self.slow
+        chance = self.random.random() * len(DELAYS_S)
+        which = int(chance)
+        return DELAYS_S[which] * (0.5 + chance - which) * self.slow
 
 
 def _ignore(error: BaseException) -> None:
     """Nobody wants to know."""
-
-
-def _is_over(timer: asyncio.TimerHandle) -> bool:
-    process = timer._context.get(_PROCESS)  # type: ignore[attr-defined]
-    return process is not None and process.is_dead
 
 
 class Host:

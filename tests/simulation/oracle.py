@@ -24,6 +24,8 @@ class Published(Struct):
     qos: int
     sent_s: float
     retain: bool = False
+    sends: int = 1
+    """How often it was sent."""
     is_acknowledged: bool = False
     is_refused: bool = False
 
@@ -57,6 +59,8 @@ class Oracle:
         self.settling: dict[tuple[str, bytes], str] = {}
         self.offers: dict[str, bytes] = {}
         """Message id -> payload."""
+        self.ids: dict[bytes, set[str]] = defaultdict(set)
+        """The other way round: one that is repeated with QoS 1 may be two messages."""
         self.settled: dict[str, float] = {}
         self.counts: dict[str, int] = defaultdict(int)
         """Message id -> the highest delivery count that anybody has seen."""
@@ -112,6 +116,11 @@ class Oracle:
                 self.now_s,
                 packet.retain,
             )
+
+    def sends_again(self, sent: Sent) -> None:
+        """Behind a new connection."""
+        if sent.packet.payload:
+            self.messages[sent.packet.payload].sends += 1
 
     def answered(self, client: SimulatedClient, sent: Sent, code: int) -> None:
         packet = sent.packet
@@ -177,6 +186,12 @@ class Oracle:
         known = self.offers.setdefault(message_id, packet.payload)
         if known != packet.payload:
             raise Broken(f"message {message_id} was {known!r} and is {packet.payload!r}")
+        ids = self.ids[packet.payload]
+        ids.add(message_id)
+        if len(ids) > (1 if message.qos == 2 else message.sends):
+            raise Broken(
+                f"{packet.payload!r} of QoS {message.qos}, sent {message.sends} times, is {sorted(ids)}"
+            )
 
     # The end
 

@@ -81,7 +81,8 @@ class _Interpreter:
         command = self._commands.get(name)
         if command is None:
             raise RedisError(f"ERR Unknown Redis command called from script: {name!r}")
-        return self._to_lua(command(*map(_word, words)))
+        reply = command(*[word if type(word) is bytes else _word(word) for word in words])
+        return reply if type(reply) is bytes or type(reply) is int else self._to_lua(reply)
 
     def _error_reply(self, text: bytes) -> object:
         return self._lua.table_from({b"err": text})
@@ -97,8 +98,7 @@ class _Interpreter:
 
 
 def _word(word: object) -> bytes:
-    if isinstance(word, bytes):
-        return word
+    """A number of Lua's."""
     assert isinstance(word, int | float), word
     return b"%d" % word if word == int(word) else b"%.17g" % word
 
