@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("embermq.server")
 TURN_BYTES_MAX = 16 * 1024
-"""Bytes of one client that are decided before the others get their turn: they may be thousands of packets."""
+"""Bytes of one client's small packets that are decided before the others get their turn: they may be thousands."""
 ALIVE_BYTES_MIN = 1_000
 """What a read must bring of a packet that is not whole yet to count as a sign of life: a large packet may take longer
 than the keep-alive, but who sends a byte now and then only holds on to its place."""
@@ -165,37 +165,40 @@ class Connection(Link):
         waits = bool(self._rest)
         self._rest = self._rest[self._rest_at :] + data if waits else data
         self._rest_at = 0
+        if not waits:
+            self._go_on()
         transport = self._transport
-        if transport is None:
+        if transport is None or self.closing or not self._rest:
             return
         if transport.can_write_eof() or len(self._rest) > REST_BYTES_MAX:
             transport.pause_reading()
-        if not waits:
-            self._go_on()
 
     def _go_on(self) -> None:
-        if not self._may_decide():
-            return
-        self._take_share()
-        if self._decoder.missing_bytes and self._rest and self._may_decide():
-            self._take_share()  # the rest of a packet that the share has cut
+        """Decide a turn's share: large packets, as many as were read, and so many bytes of small ones."""
+        has_small = False
+        while self._rest and self._may_decide() and (self._decoder.missing_bytes or not has_small):
+            has_small = self._take_part() or has_small
         self._read_more()
 
     def _may_decide(self) -> bool:
         return not (self._held or self.closing or self._transport is None)
 
-    def _take_share(self) -> None:
-        """So many bytes, or one packet that is larger: that is one to decide, and is not copied to be cut out."""
+    def _take_part(self) -> bool:
+        """What is missing of a packet, or one that is large, which is not copied to be cut out; else small packets, the
+        last one perhaps in part: returns True then."""
         rest, at, decoder = self._rest, self._rest_at, self._decoder
-        missing_bytes = decoder.missing_bytes
-        wanted = missing_bytes or decoder.packet_bytes(memoryview(rest)[at:])
-        end = at + max(wanted, TURN_BYTES_MAX)
+        wanted = decoder.missing_bytes
+        is_small = False
+        if not wanted:
+            wanted = decoder.packet_bytes(memoryview(rest)[at:])
+            is_small = wanted <= TURN_BYTES_MAX
+        end = at + (TURN_BYTES_MAX if is_small else wanted)
         if end < len(rest):
             self._rest_at = end
         else:
             self._rest, self._rest_at = b"", 0
-        is_part = missing_bytes or wanted > TURN_BYTES_MAX
-        self._take(memoryview(rest)[at:end] if is_part else rest[at:end])
+        self._take(rest[at:end] if is_small else memoryview(rest)[at:end])
+        return is_small
 
     def _read_more(self) -> None:
         if self._held or self.closing or self._transport is None:

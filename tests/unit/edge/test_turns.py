@@ -98,15 +98,13 @@ def test_a_large_packet_is_decided_in_one_turn_whatever_stands_around_it() -> No
         assert (len(connection.taken), transport.reads) == (3, True)
         connection.data_received(data[150_000 + 20_000 :])
         assert not connection._decoder.missing_bytes
-        assert (len(connection.taken), transport.reads) == (4, False)
-        await turns(2)
-        assert transport.reads
+        assert (len(connection.taken), transport.reads) == (5, True)
         assert b"".join(connection.taken) == data
 
     asyncio.run(scenario())
 
 
-def test_each_of_several_large_packets_is_one_share_and_copied_once() -> None:
+def test_several_large_packets_are_decided_in_one_turn_and_each_is_copied_once() -> None:
     async def scenario() -> None:
         connection, transport = attached()
         connection._decoder = Decoder(Role.SERVER, version=ProtocolVersion.V311)
@@ -115,14 +113,29 @@ def test_each_of_several_large_packets_is_one_share_and_copied_once() -> None:
             for number in (1, 2, 3)
         ]
         connection.data_received(b"".join(large) + large[0][:30_000])
-        await turns(5)
         assert connection.taken == [*large, large[0][:30_000]]
         assert connection.kinds == [memoryview] * 4
         assert connection._decoder.missing_bytes == len(large[0]) - 30_000
         connection.data_received(large[0][30_000:] + large[1])
-        await turns(5)
         assert connection.taken[4:] == [large[0][30_000:], large[1]]
         assert transport.reads and connection._decoder.error is None
+
+    asyncio.run(scenario())
+
+
+def test_small_packets_behind_large_ones_are_one_share_of_the_turn() -> None:
+    async def scenario() -> None:
+        connection, transport = attached()
+        connection._decoder = Decoder(Role.SERVER, version=ProtocolVersion.V311)
+        small = encode(Publish("a", b"x" * 100), ProtocolVersion.V311) * (TURN_BYTES_MAX * 3 // 105)
+        large = encode(Publish("a", b"x" * 65_536), ProtocolVersion.V311)
+        connection.data_received(large + small + large)
+        assert (connection.taken[0], len(connection.taken[1])) == (large, TURN_BYTES_MAX)
+        assert len(b"".join(connection.taken)) < len(large) + TURN_BYTES_MAX + 105
+        assert not transport.reads
+        await turns(4)
+        assert b"".join(connection.taken) == large + small + large
+        assert transport.reads
 
     asyncio.run(scenario())
 

@@ -61,8 +61,9 @@ STUCK_S = 1.0
 """Without room for the checkpoint it is tried again so often."""
 MEMORY_WRITE_S = 0.05
 MEMORY_BYTES = 1024 * 1024
-INLINE_BYTES_MAX = 128 * 1024
-"""A frame of more bytes is written on a thread: copying it would hold up the event loop."""
+INLINE_BYTES_MAX = 4 * 1024 * 1024
+"""A frame of more bytes is written on a thread: copying it would hold up the event loop. For less a thread is
+a quarter dearer: it waits for the interpreter, and copies what is in the cache of another core."""
 RESERVE_NAME = "reserve"
 RESERVE_BYTES = 16 * 1024 * 1024
 """Given back to the disk when it is full, for what sessions have to keep."""
