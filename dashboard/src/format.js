@@ -64,6 +64,7 @@ const two = (value) => String(value).padStart(2, "0");
 export const clock = (moment) =>
   moment === null ? NONE : `${two(moment.getHours())}:${two(moment.getMinutes())}:${two(moment.getSeconds())}`;
 
-/** In the zone of whoever looks. */
-export const stamp = (moment) =>
-  `${moment.getFullYear()}-${two(moment.getMonth() + 1)}-${two(moment.getDate())} ${clock(moment)}`;
+const day = (moment) => `${moment.getFullYear()}-${two(moment.getMonth() + 1)}-${two(moment.getDate())}`;
+
+/** In the zone of whoever looks; without the day when it is today. */
+export const stamp = (moment) => (day(moment) === day(new Date()) ? clock(moment) : `${day(moment)} ${clock(moment)}`);

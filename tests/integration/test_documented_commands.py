@@ -29,6 +29,7 @@ from embermq.mqtt.wire.packets import Subscription
 PAGES = (
     "README.md", "docs/clients.md", "docs/authentication.md", "docs/authorization.md", "docs/scram.md",
     "docs/from-mosquitto.md", "docs/transports.md", "docs/operations.md", "docs/troubleshooting.md", "docs/queues.md",
+    "docs/http-api.md",
 )  # fmt: skip
 PAGES_ELSEWHERE = {
     "docs/pipeline.md": "tests/e2e/test_data_engineer.py types them all, with Spark",
@@ -49,6 +50,7 @@ ELSEWHERE = {
     "embermq pub -h broker": "tests/integration/test_pub_sub.py, with TLS",
     "embermq sub -h broker": "tests/integration/test_pub_sub.py, with TLS",
     "embermq audit --url": "tests/integration/test_api_tls.py, with TLS",
+    "curl -s --cacert": "tests/integration/test_api_tls.py, too",
     "embermq sessions logs": "tests/integration/test_kafka_application_logs.py, with Kafka",
     "embermq sessions parked show": "tests/integration/test_unacknowledged.py, which has parked messages",
     "embermq sessions parked redrive": "tests/integration/test_unacknowledged.py",

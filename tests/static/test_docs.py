@@ -177,8 +177,8 @@ def metrics_text() -> str:
     )
 
 
-def test_operations_explains_every_metric() -> None:
-    explained = re.findall(r"^\| `(embermq_\w+)", (ROOT / "docs" / "operations.md").read_text(), re.MULTILINE)
+def test_the_page_of_metrics_explains_every_one() -> None:
+    explained = re.findall(r"^\| `(embermq_\w+)", (ROOT / "docs" / "metrics.md").read_text(), re.MULTILINE)
     shown = re.findall(r"^# TYPE (embermq_\w+) ", metrics_text(), re.MULTILINE)
     assert sorted(explained) == sorted(shown)
 
@@ -192,9 +192,9 @@ def test_board_and_alerts_ask_for_metrics_that_there_are(page: str) -> None:
     assert asked - set(kinds) == set()
 
 
-def test_operations_names_every_alert() -> None:
+def test_the_page_of_metrics_names_every_alert() -> None:
     alerts = re.findall(r"alert: (\w+)", (ROOT / "deploy/prometheus/embermq-rules.yml").read_text())
-    page = (ROOT / "docs" / "operations.md").read_text()
+    page = (ROOT / "docs" / "metrics.md").read_text()
     assert [alert for alert in alerts if f"`{alert}`" not in page] == []
 
 

@@ -144,7 +144,7 @@ function Found({ client: { session, connection, subscriptions, queues, unacknowl
           ["Stored", counted(session.behind ?? session.queued, "message")],
           ["Waiting in memory", counted(session.waiting, "message")],
           ["In flight", counted(session.in_flight, "message")],
-          ["Its own, QoS 2 not released", counted(session.receiving, "message")],
+          ["QoS 2 from it, not released", counted(session.receiving, "message")],
         ]}
       />
       <h2>Connection</h2>
@@ -160,8 +160,8 @@ function Found({ client: { session, connection, subscriptions, queues, unacknowl
             ["Keep-alive", connection.keep_alive_s ? duration(connection.keep_alive_s) : "none"],
             ["Receive maximum", counted(connection.window_max, "message")],
             ["Packets at most", bytes(connection.packet_bytes_max)],
-            ["Its own without an answer", counted(connection.unanswered, "message")],
-            ["Not taken by its socket", bytes(connection.unsent_bytes)],
+            ["From it, not answered yet", counted(connection.unanswered, "message")],
+            ["Waiting for its socket", bytes(connection.unsent_bytes)],
           ]}
         />
       ) : (

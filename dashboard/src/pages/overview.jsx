@@ -23,7 +23,7 @@ export function Overview() {
         {ready.data && <Parts ready={ready.data} />}
         <dl class="tiles">
           <Tile name="Connections" value={count(value(found, "embermq_connections"))} about="open now" />
-          <Tile name="Sessions" value={count(value(found, "embermq_sessions"))} about="with absent clients'" />
+          <Tile name="Sessions" value={count(value(found, "embermq_sessions"))} about="of absent clients too, now" />
           <Tile name="Subscriptions" value={count(value(found, "embermq_subscriptions"))} about="now" />
           <Tile name="Retained" value={count(value(found, "embermq_retained_messages"))} about="messages now" />
           <Tile name="Queues" value={count(value(found, "mqtt_queues"))} about={waiting(sum(found, "mqtt_queue_depth") ?? 0)} />

@@ -6,6 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Sequence
+from functools import partial
 from importlib import import_module
 from typing import Annotated, Any
 
@@ -20,30 +21,30 @@ from embermq.ports.errors import StoreError
 COMMANDS: dict[str, str] = {
     "run": "embermq.cli.run",
     "check-config": "embermq.cli.check_config",
-    "users": "embermq.cli.users",
-    "bans": "embermq.cli.bans",
-    "sessions": "embermq.cli.sessions",
-    "queues": "embermq.cli.queues",
-    "tokens": "embermq.cli.tokens",
-    "audit": "embermq.cli.audit_trail",
-    "messages": "embermq.cli.messages",
+    "service": "embermq.cli.service",
     "import": "embermq.cli.import_conf",
     "import-embedded": "embermq.cli.import_embedded",
+    "users": "embermq.cli.users",
+    "tokens": "embermq.cli.tokens",
+    "bans": "embermq.cli.bans",
+    "acl": "embermq.cli.acl",
+    "certs": "embermq.cli.certs",
+    "audit": "embermq.cli.audit_trail",
+    "sessions": "embermq.cli.sessions",
+    "queues": "embermq.cli.queues",
+    "messages": "embermq.cli.messages",
+    "pipeline": "embermq.cli.pipeline",
+    "rules": "embermq.cli.rules",
+    "trace": "embermq.cli.trace",
     "log": "embermq.cli.log",
     "backup": "embermq.cli.backup",
     "restore": "embermq.cli.restore",
     "check-stores": "embermq.cli.check_stores",
     "db": "embermq.cli.db",
-    "acl": "embermq.cli.acl",
-    "certs": "embermq.cli.certs",
     "cluster": "embermq.cli.cluster",
-    "pipeline": "embermq.cli.pipeline",
-    "rules": "embermq.cli.rules",
-    "service": "embermq.cli.service",
-    "trace": "embermq.cli.trace",
     "version": "embermq.cli.version",
 }
-"""The commands of this package, by module; `cli/packaged.py` has those of others."""
+"""The commands of this package, by module, as help lists them; behind them come those of others (`cli/packaged.py`)."""
 
 EXIT_ERROR = 1
 EXIT_USAGE = 2
@@ -76,11 +77,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def run_program(name: str, app: typer.Typer, words: Sequence[str]) -> int:
     """Run the program of that name and return its exit code: what goes wrong is one line on standard error."""
     command = typer.main.get_command(app)
+    _put_in_order(command)
     _name_values(command)
     try:
         code = command.main(args=list(words), prog_name=name, standalone_mode=False)
     except _UsageError as error:
-        return _say_usage(error)
+        return _say_usage(error, " ".join([name, *words[:1]]))
     except ConfigError as error:
         return _say(*error.problems, code=error.exit_code)
     except EmberError as error:
@@ -100,20 +102,36 @@ def run_program(name: str, app: typer.Typer, words: Sequence[str]) -> int:
     return code if isinstance(code, int) else 0
 
 
+def _put_in_order(command: Any) -> None:
+    """List commands by what they are for: typer has groups of commands behind all others."""
+    places = {name: place for place, name in enumerate((*COMMANDS, *packaged.PACKAGES[packaged.COMMANDS]))}
+    commands = getattr(command, "commands", {})
+    if commands.keys() <= places.keys():
+        command.commands = dict(sorted(commands.items(), key=lambda each: places[each[0]]))
+
+
 def _name_values(command: Any) -> None:
     """Give each value without a name the one that help shows: an argument's own, or what an option takes."""
     for parameter in command.params:
-        if parameter.metavar is not None:
-            continue
         if parameter.param_type_name == "option":
-            parameter.metavar = OPTION_VALUES.get(parameter.type.name)
-        else:
-            name = "|".join(getattr(parameter.type, "choices", ())) or (parameter.name or "").upper()
-            parameter.metavar = name.replace("_", "-") if name.isupper() else name
+            parameter.metavar = parameter.metavar or OPTION_VALUES.get(parameter.type.name)
+            continue
+        if parameter.metavar is None:
+            choices = "|".join(getattr(parameter.type, "choices", ()))
+            parameter.metavar = (
+                f"{{{choices}}}" if choices else (parameter.name or "").upper().replace("_", "-")
+            )
             if parameter.nargs == -1:
                 parameter.metavar += "..."
+        if parameter.required:
+            parameter.make_metavar = partial(_metavar, parameter.metavar)
     for each in getattr(command, "commands", {}).values():
         _name_values(each)
+
+
+def _metavar(name: str, ctx: Any, *, usage: bool = False) -> str:
+    """What is required as it is typed; typer puts it in braces."""
+    return name
 
 
 def new_app() -> typer.Typer:
@@ -173,16 +191,16 @@ def _say(*problems: str, code: int) -> int:
     return code
 
 
-def _say_usage(error: Exception) -> int:
-    """A command without its words shows its help; everything else is one line."""
+def _say_usage(error: Exception, program: str) -> int:
+    """A command without its words shows its help; all else is one line. The parser's errors have no context."""
     context = getattr(error, "ctx", None)
     if type(error).__name__ == "NoArgsIsHelpError" and context is not None:
         print(context.get_help(), file=sys.stderr)
         return EXIT_USAGE
     text: str = error.format_message() if hasattr(error, "format_message") else str(error)
     text = text.replace("Value error, ", "").rstrip(".")
-    hint = f" (see {context.command_path} --help)" if context is not None else ""
-    return _say(text + hint, code=EXIT_USAGE)
+    place = program if context is None else context.command_path
+    return _say(f"{text} (see {place} --help)", code=EXIT_USAGE)
 
 
 def _told(error: OSError) -> str:

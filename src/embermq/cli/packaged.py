@@ -14,7 +14,7 @@ from embermq.app.errors import UserError
 COMMANDS = "embermq.commands"
 PIPELINE_COMMANDS = "embermq.pipeline_commands"
 PACKAGES: dict[str, dict[str, str]] = {
-    COMMANDS: {"bench": "embermq-bench", "pub": "embermq-client", "sub": "embermq-client"},
+    COMMANDS: {"pub": "embermq-client", "sub": "embermq-client", "bench": "embermq-bench"},
     PIPELINE_COMMANDS: {"migrate": "embermq-migrate"},
 }
 """Entry point group -> command -> the package that has it."""
@@ -46,5 +46,6 @@ def _add_absent(app: typer.Typer, name: str, package: str) -> None:
     @app.command(name, context_settings=_ANY_WORDS, help=f"Not installed: it is in {package}.")
     def absent(context: typer.Context) -> None:
         raise UserError(
-            f"{context.command_path} is not installed: run `make install`, or pip install {package}"
+            f"{context.command_path} is not installed: run `make install`, or pip install {package}, which is in "
+            f"./{package.removeprefix('embermq-')} of the repository"
         )

@@ -1,4 +1,4 @@
-"""The help texts of metrics, by name without `embermq_` and `_total`. docs/operations.md says more of each."""
+"""The help texts of metrics, by name without `embermq_` and `_total`. docs/metrics.md says more of each."""
 
 HELP: dict[str, str] = {
     # Connections and logins.

@@ -44,6 +44,7 @@ def test_a_command_that_is_not_installed_names_its_package(
     packaged.add_packaged(app, group)
     assert run_program("embermq", app, [command, *words]) == 1
     told = f"embermq {command} is not installed: run `make install`, or pip install embermq-{command}"
+    told += f", which is in ./{command} of the repository"
     assert capsys.readouterr().err == f"embermq: {told}\n"
 
 
