@@ -63,7 +63,7 @@ foreign-clients: debian-packages
 kafka-jars: debian-packages $(TEST_READY)
 	@$(BIN)/python scripts/kafka
 
-spark-classes: debian-packages $(TEST_READY)
+spark-classes: debian-packages $(RUN_READY)
 	@# Compiled now: Spark gives its workers in Python ten seconds to begin.
 	@$(BIN)/python -c "import pyspark.worker, pyspark.daemon, pyspark.sql.streaming, pandas, pyarrow"
 	@$(BIN)/python scripts/spark-classes
@@ -218,6 +218,7 @@ $(COMPILE_READY): requirements/compile.txt $(RUN_READY)
 
 $(TEST_READY): requirements/test.txt client/pyproject.toml $(JAR_LISTS) $(RUN_READY)
 	@echo "Installing what the tests need into .venv"
-	@$(PIP) install $(LEFT_UNCOMPILED) --require-hashes --no-deps --no-build-isolation --requirement requirements/test.txt
-	@$(BIN)/embermq pipeline fetch-jars --set pipeline.lake_dir=s3a://tests/lake
+	@$(BIN)/embermq pipeline fetch-jars --set pipeline.lake_dir=s3a://tests/lake & \
+	$(PIP) install $(LEFT_UNCOMPILED) --require-hashes --no-deps --no-build-isolation --requirement requirements/test.txt; \
+	wait $$!
 	@touch $@
