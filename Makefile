@@ -7,7 +7,7 @@ SHELL := bash
 PYTHON ?= python3
 ARGS ?=
 # Tests that run side by side: more than two cores have, since many of them wait.
-WORKERS ?= 4
+WORKERS ?= 6
 # A test that fails in `make test` runs once more, and is told of at the end if it passes then; 0: it has failed.
 RERUNS ?= 1
 BIN := .venv/bin

@@ -18,8 +18,10 @@ from tests.support.etcd_server import EtcdServer
 from tests.support.measuring import is_judged
 from tests.support.redis_cluster import RedisCluster
 from tests.support.redis_server import RedisServer
+from tests.support.resting import at_rest_between, let_rest
 from tests.support.seeds import choose_seed, give_seeds, seed_line
 from tests.support.spark_classes import fast_start
+from tests.support.together import FilesTogether, together
 
 if TYPE_CHECKING:
     from tests.support.kafka_server import KafkaCluster, KafkaServer
@@ -129,9 +131,18 @@ def pytest_collection() -> Generator[None, object, object]:
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
     """Of `--dist loadfile`."""
-    from tests.support.together import FilesTogether
-
     return FilesTogether(config, log) if config.getoption("dist") == "loadfile" else None
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """With the last test of a file, whatever it shares is gone, but for the nodes of `--two-nodes`."""
+    if nextitem is not None and _unit(item) != _unit(nextitem) and not item.config.getoption("--two-nodes"):
+        let_rest()
+
+
+def _unit(item: pytest.Item) -> str:
+    return together(item.nodeid.partition("::")[0])
 
 
 @cache
@@ -178,7 +189,7 @@ def module_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServ
 @pytest.fixture(scope="session")
 def running_etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdServer]:
     """One server for all tests, which take it as `etcd`."""
-    with EtcdServer(tmp_path_factory.mktemp("etcd")) as server:
+    with EtcdServer(tmp_path_factory.mktemp("etcd")) as server, at_rest_between(server):
         yield server
 
 
@@ -258,7 +269,7 @@ def running_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaSer
     """One server for all tests, which take it as `kafka`."""
     from tests.support.kafka_server import KafkaServer
 
-    with KafkaServer(tmp_path_factory.mktemp("kafka")) as server:
+    with KafkaServer(tmp_path_factory.mktemp("kafka")) as server, at_rest_between(server):
         yield server
 
 

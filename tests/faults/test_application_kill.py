@@ -76,7 +76,6 @@ def broker(running_broker: BrokerProcess, request: pytest.FixtureRequest) -> Ite
 @pytest.mark.promise("application-3", "application-5", "application-8", "application-14")
 @pytest.mark.promise("pipeline-2", "pipeline-3", "pipeline-5", "pipeline-14")
 @pytest.mark.long_rounds
-@pytest.mark.timeout(700)
 def test_application_clients_get_all_that_was_acknowledged(seed: int, broker: BrokerProcess) -> None:
     random = Random(seed)
 

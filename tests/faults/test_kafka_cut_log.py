@@ -41,7 +41,6 @@ async def comes(broker: BrokerProcess, *, client_id: str = "app", acknowledges: 
         await client.ended
 
 
-@pytest.mark.timeout(400)
 @pytest.mark.promise("application-8")
 @pytest.mark.parametrize("broker_dies", [pytest.param(False, marks=pytest.mark.in_faults), True])
 def test_what_was_under_way_comes_again_with_its_packet_ids(
@@ -94,7 +93,6 @@ def test_what_was_under_way_comes_again_with_its_packet_ids(
 
 
 @pytest.mark.in_faults
-@pytest.mark.timeout(400)
 @pytest.mark.promise("application-8")
 def test_what_many_clients_had_under_way_comes_again_when_their_logs_have_lost_all(
     kafka: KafkaServer, servers: dict[str, object], tmp_path: Path

@@ -39,7 +39,6 @@ async def publish(broker: BrokerProcess, pipeline: HandPipeline, word: str) -> l
     return [b"%s %d" % (word.encode(), number) for number in range(SENT)]
 
 
-@pytest.mark.timeout(400)
 @pytest.mark.promise("application-8")
 @pytest.mark.parametrize("broker_dies", [True, pytest.param(False, marks=pytest.mark.in_faults)])
 def test_new_messages_at_offsets_that_were_given_before_come_once(

@@ -105,7 +105,6 @@ def check(messages: list[tuple[int, Message]]) -> None:
 
 @pytest.mark.promise("pipeline-2", "pipeline-3", "pipeline-12")
 @pytest.mark.long_rounds
-@pytest.mark.timeout(600)
 def test_each_message_is_replayed_once(seed: int, tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "data") as broker:
         replay(broker, Random(seed), chosen_without_spark, [], {})
@@ -113,7 +112,6 @@ def test_each_message_is_replayed_once(seed: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.in_faults
-@pytest.mark.timeout(900)
 def test_each_message_is_replayed_once_on_servers(
     seed: int, servers: dict[str, object], kafka: KafkaServer, redis_server: RedisServer, tmp_path: Path
 ) -> None:

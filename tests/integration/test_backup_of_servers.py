@@ -87,7 +87,6 @@ def goes_on(broker: BrokerProcess, payloads: list[bytes]) -> None:
     run(scenario())
 
 
-@pytest.mark.timeout(400)
 @pytest.mark.promise("repositories-4")
 def test_copies_in_the_documented_order_are_put_back_and_nothing_is_lost(
     kafka: KafkaServer, redis: RedisServer, postgres: SqlServer, tmp_path: Path

@@ -17,7 +17,7 @@ from embermq.formats.receipts import SAMPLE
 BACK_S = 60.0
 BYTES_MAX = 65_536
 SAMPLE_BYTES = SAMPLE.size + 4
-TAKE_MS_MAX = 50.0
+TAKE_MS_MAX = 1_000.0
 
 
 def samples(count: int) -> list[bytes]:

@@ -49,7 +49,6 @@ def test_a_data_directory_of_each_release_is_opened(release: str, tmp_path: Path
         check(broker)
 
 
-@pytest.mark.timeout(400)
 @pytest.mark.parametrize("release", releases(OF_SERVERS))
 def test_the_servers_of_each_release_are_opened(release: str, postgres: SqlServer, tmp_path: Path) -> None:
     """Kafka, Redis and PostgreSQL have what this release stored, down to the files."""

@@ -98,7 +98,6 @@ KILLS = [kill_spark, kill_kafka, kill_broker]
 @pytest.mark.promise("application-3", "application-5", "application-8")
 @pytest.mark.promise("pipeline-2", "pipeline-3", "pipeline-5", "pipeline-14")
 @pytest.mark.long_rounds
-@pytest.mark.timeout(700)
 def test_applications_get_all_that_was_acknowledged_once(
     seed: int, kafka_pipeline_broker: KafkaPipelineBroker
 ) -> None:

@@ -154,7 +154,6 @@ def test_ten_logs_that_are_deleted_at_once_are_back_soon_after_one_restart_or_tw
 
 
 @pytest.mark.promise("application-2", "application-3")
-@pytest.mark.timeout(400)
 def test_a_log_that_was_given_more_partitions_loses_nothing(
     kafka_pipeline_broker: KafkaPipelineBroker,
 ) -> None:

@@ -17,8 +17,6 @@ from tests.support.waiting import wait_for
 from embermq.adapters.sqlite.message_store import SqliteMessageStore
 from embermq.mqtt.wire.packets import Subscription
 
-pytestmark = [pytest.mark.timeout(700)]
-
 SENT, KEPT = 8, 3
 SPARK_S = 240.0
 

@@ -17,7 +17,7 @@ from tests.support.kafka_server import KafkaCluster
 from tests.support.mqtt_client import run
 from tests.support.waiting import wait_for
 
-pytestmark = [pytest.mark.in_faults, pytest.mark.timeout(700)]
+pytestmark = pytest.mark.in_faults
 
 MESSAGES = 1_000
 """Of each publisher before an outage, and during one."""

@@ -22,7 +22,7 @@ from embermq.pipeline.settings import DriverSettings
 from embermq.pipeline.status import QueryReport
 from embermq.pipeline.turns import Turns
 
-DEADLINE_S = 120
+DEADLINE_S = 600
 AT_ONCE = DriverSettings(
     bulk_trigger_ms=0,
     idle_wait_ms=20,

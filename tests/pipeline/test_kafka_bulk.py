@@ -51,7 +51,6 @@ class Failing(Archive):
 
 
 @pytest.mark.in_faults
-@pytest.mark.timeout(400)
 @pytest.mark.promise("pipeline-2", "pipeline-3", "pipeline-7", "pipeline-10", "pipeline-14")
 def test_each_partition_is_read_once_for_all_and_those_that_were_apart_join(
     spark: SparkSession, kafka_log: LogInKafka, places: Places, monkeypatch: pytest.MonkeyPatch

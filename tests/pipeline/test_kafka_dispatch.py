@@ -48,7 +48,6 @@ def entry_of(topic: str, message: Message) -> tuple[str, int, int, int, bytes]:
     )
 
 
-@pytest.mark.timeout(400)
 @pytest.mark.promise("pipeline-6", "pipeline-3", "pipeline-4", "application-3")
 def test_both_modes_and_the_embedded_log_give_the_same_application_logs(
     spark: SparkSession, log: LogWriter, places: Places, kafka_log: LogInKafka
@@ -115,7 +114,6 @@ def test_what_comes_after_a_rest_is_carried_at_once_and_once(
     assert payloads(kafka_log, log) == [b"soon"]
 
 
-@pytest.mark.timeout(400)
 @pytest.mark.promise("pipeline-14", "application-2")
 def test_a_record_for_a_log_that_is_missing_holds_nothing_up_for_long(
     spark: SparkSession, places: Places, kafka_log: LogInKafka
@@ -156,7 +154,6 @@ def test_a_record_for_a_log_that_is_missing_holds_nothing_up_for_long(
     assert rejected == {(b"gone", f"the application log is gone: {gone}, generation 7")}
 
 
-@pytest.mark.timeout(400)
 @pytest.mark.in_faults
 @pytest.mark.promise("pipeline-14")
 def test_many_logs_that_are_missing_at_once_cost_no_restart_each(
@@ -185,7 +182,6 @@ def test_many_logs_that_are_missing_at_once_cost_no_restart_each(
         assert 1 <= keeper.report().restarts < 5, "not one for each"
 
 
-@pytest.mark.timeout(400)
 @pytest.mark.promise("application-3", "application-11")
 def test_a_clients_own_log_gets_everything_in_its_first_partition_however_many_it_has(
     spark: SparkSession, places: Places, kafka_log: LogInKafka
@@ -203,7 +199,6 @@ def test_a_clients_own_log_gets_everything_in_its_first_partition_however_many_i
     assert {one.partition() for one in kafka_log.read(shared)} == {0, 1, 2}
 
 
-@pytest.mark.timeout(400)
 @pytest.mark.in_faults
 @pytest.mark.promise("pipeline-14")
 def test_what_a_producer_holds_for_a_log_that_nobody_wants_any_more_is_rejected_by_the_next_run(
@@ -229,7 +224,6 @@ def test_what_a_producer_holds_for_a_log_that_nobody_wants_any_more_is_rejected_
     assert {bytes(one.value() or b"") for one in rejected} == {b"0", b"1", b"2"}
 
 
-@pytest.mark.timeout(400)
 @pytest.mark.in_faults
 @pytest.mark.promise("pipeline-14")
 def test_a_log_that_comes_and_goes_between_two_looks_is_missed_all_the_same(
@@ -273,7 +267,6 @@ def test_a_log_that_comes_and_goes_between_two_looks_is_missed_all_the_same(
     assert payloads(kafka_log, brief) == [b"late"]
 
 
-@pytest.mark.timeout(400)
 @pytest.mark.promise("application-3", "application-11", "pipeline-3")
 def test_a_log_that_is_made_while_records_for_it_come_has_them_in_order(
     spark: SparkSession, places: Places, kafka_log: LogInKafka
@@ -296,7 +289,6 @@ def test_a_log_that_is_made_while_records_for_it_come_has_them_in_order(
         assert numbers == sorted(numbers)
 
 
-@pytest.mark.timeout(400)
 @pytest.mark.in_faults
 @pytest.mark.promise("pipeline-2", "pipeline-3")
 def test_kill_9_of_the_driver_under_load_loses_nothing_and_repeats_are_known_by_their_position(

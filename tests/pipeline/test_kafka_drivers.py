@@ -44,7 +44,6 @@ def test_one_consumer_hears_all_that_is_said(kafka_log: LogInKafka, monkeypatch:
     assert len(made) == 1
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.promise("pipeline-2")
 def test_of_two_that_start_at_once_the_younger_ends_and_later_ones_wait(
     kafka_log: LogInKafka, tmp_path: Path

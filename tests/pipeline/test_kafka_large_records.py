@@ -106,7 +106,6 @@ def strict_log(strict_kafka: KafkaServer) -> LogInKafka:
     return LogInKafka(strict_kafka.bootstrap, strict_kafka.prefix())
 
 
-@pytest.mark.timeout(400)
 @pytest.mark.promise("pipeline-4", "pipeline-14")
 @pytest.mark.parametrize("mode", ["realtime", "microbatch"])
 def test_a_log_that_takes_too_little_of_a_record_takes_it_soon(
@@ -131,7 +130,6 @@ def test_a_log_that_takes_too_little_of_a_record_takes_it_soon(
 
 
 @pytest.mark.in_faults
-@pytest.mark.timeout(400)
 @pytest.mark.promise("pipeline-4", "pipeline-14")
 def test_what_a_log_may_not_take_is_rejected_to_the_byte_and_carried_when_it_may(
     spark: SparkSession, places: Places, strict_kafka: KafkaServer, strict_log: LogInKafka
@@ -167,7 +165,6 @@ def test_what_a_log_may_not_take_is_rejected_to_the_byte_and_carried_when_it_may
 
 
 @pytest.mark.in_faults
-@pytest.mark.timeout(400)
 @pytest.mark.promise("pipeline-4", "pipeline-14")
 def test_what_even_the_topic_for_rejected_records_does_not_take_is_known_by_its_position(
     spark: SparkSession, places: Places, strict_kafka: KafkaServer, strict_log: LogInKafka
@@ -190,7 +187,6 @@ def test_what_even_the_topic_for_rejected_records_does_not_take_is_known_by_its_
     assert header(rejected, "s").endswith(";1") and header(rejected, "r").startswith("too large for")
 
 
-@pytest.mark.timeout(400)
 @pytest.mark.in_faults
 @pytest.mark.promise("pipeline-14")
 def test_many_small_records_for_a_log_that_takes_less_than_they_have_together(
@@ -214,7 +210,6 @@ def test_many_small_records_for_a_log_that_takes_less_than_they_have_together(
     assert log.count(log.kafka.rejected_topic) == 0
 
 
-@pytest.mark.timeout(400)
 @pytest.mark.promise("pipeline-14")
 def test_a_log_of_an_older_setting_is_found_before_anything_is_too_large_for_it(
     spark: SparkSession, places: Places, kafka: KafkaServer

@@ -26,7 +26,6 @@ GOES_ON_S = 150.0
 
 
 @pytest.mark.in_faults
-@pytest.mark.timeout(500)
 @pytest.mark.promise("pipeline-3", "pipeline-14", "application-3")
 def test_a_log_whose_server_is_dead_holds_up_nobody_else_and_lacks_nothing_when_it_is_back(
     spark: SparkSession, places: Places, kafka_cluster: KafkaCluster, monkeypatch: pytest.MonkeyPatch
@@ -101,7 +100,6 @@ def test_a_log_whose_server_is_dead_holds_up_nobody_else_and_lacks_nothing_when_
 
 
 @pytest.mark.in_faults
-@pytest.mark.timeout(500)
 @pytest.mark.promise("pipeline-14")
 def test_a_log_without_a_leader_is_left_out_also_when_its_records_fill_the_memory_of_each_run_before(
     spark: SparkSession, places: Places, kafka_cluster: KafkaCluster, monkeypatch: pytest.MonkeyPatch

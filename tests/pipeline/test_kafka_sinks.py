@@ -82,7 +82,6 @@ def check_stored(log: LogInKafka, rows: list[Row]) -> None:
 
 
 @pytest.mark.in_faults
-@pytest.mark.timeout(400)
 @pytest.mark.promise("pipeline-2", "pipeline-3", "pipeline-10", "pipeline-11", "pipeline-13")
 def test_every_sink_has_each_record_once_though_the_driver_was_killed(
     kafka: KafkaServer, tmp_path: Path, drivers: list[DriverProcess], request: pytest.FixtureRequest
@@ -126,7 +125,6 @@ def check_status(places: Places) -> None:
 
 
 @pytest.mark.in_faults
-@pytest.mark.timeout(400)
 @pytest.mark.promise("pipeline-7")
 def test_a_batch_larger_than_the_heap_is_archived(
     kafka: KafkaServer, tmp_path: Path, drivers: list[DriverProcess]

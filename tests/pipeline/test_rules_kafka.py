@@ -133,7 +133,6 @@ def test_each_message_comes_once_by_drivers_that_follow_one_another(
 
 @pytest.mark.in_faults
 @pytest.mark.promise("pipeline-2", "pipeline-14")
-@pytest.mark.timeout(900)
 def test_each_message_comes_once_over_kills_and_lost_answers(
     spark: SparkSession,
     kafka: KafkaServer,

@@ -100,7 +100,6 @@ def wait_for_sources(places: Places, prefix: str, many: int) -> None:
 
 
 @pytest.mark.promise("pipeline-2", "pipeline-14")
-@pytest.mark.timeout(600)
 def test_each_message_comes_once_over_kills_and_lost_answers(
     spark: SparkSession,
     tmp_path: Path,

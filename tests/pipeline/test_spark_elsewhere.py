@@ -125,7 +125,6 @@ def check_counts(
 
 
 @pytest.mark.in_faults
-@pytest.mark.timeout(900)
 @pytest.mark.promise("pipeline-15", "pipeline-2", "pipeline-6", "pipeline-16")
 def test_all_queries_on_two_workers(
     cluster: Cluster,
@@ -201,7 +200,6 @@ def check_compaction(cluster: Cluster, settings: DriverSettings, tmp_path: Path,
 
 
 @pytest.mark.in_faults
-@pytest.mark.timeout(900)
 @pytest.mark.promise("pipeline-15", "pipeline-13")
 def test_spark_submit_without_the_data_directory_of_a_broker(
     cluster: Cluster, kafka: KafkaServer, tmp_path: Path, request: pytest.FixtureRequest

@@ -10,12 +10,15 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from tests.support import broker_process, sharing
 from tests.support.broker_process import free_port
 from tests.support.mqtt_client import MqttClient, run
 from tests.support.redis_asking import on_the_loop
+from tests.support.resting import at_rest_between, let_rest
+from tests.support.server_process import ServerProcess, has_stopped
 
 
 @pytest.fixture
@@ -55,6 +58,30 @@ def test_a_client_whose_end_nobody_waits_for_any_more_is_dropped(port: int) -> N
 def test_no_port_is_given_twice() -> None:
     given = [free_port() for _ in range(200)]
     assert len(set(given)) == len(given)
+
+
+class Sleeper(ServerProcess):
+    """A server that answers when it runs."""
+
+    name = "sleep"
+
+    def command(self) -> Sequence[str]:
+        return ["sleep", "600"]
+
+    def answers(self) -> bool:
+        return not has_stopped(self.pid)
+
+
+def test_a_shared_server_stands_still_until_it_is_taken_again(tmp_path: Path) -> None:
+    with Sleeper(tmp_path) as server, at_rest_between(server):
+        let_rest()
+        assert has_stopped(server.pid)
+        server.heal()
+        assert not has_stopped(server.pid)
+        server.kill()
+        let_rest()  # a test has left it so
+        server.heal()
+        assert server.is_running
 
 
 def _port_of_nobody() -> int:

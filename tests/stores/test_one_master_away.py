@@ -52,7 +52,6 @@ async def enters(
     return client
 
 
-@pytest.mark.timeout(200)
 def test_sessions_of_the_other_masters_do_not_wait(
     kafka: KafkaServer, redis_cluster: RedisCluster, tmp_path: Path
 ) -> None:
@@ -89,7 +88,6 @@ def test_sessions_of_the_other_masters_do_not_wait(
 
 
 @pytest.mark.in_faults
-@pytest.mark.timeout(200)
 def test_queues_of_the_other_masters_take_messages_when_too_much_waits(
     kafka: KafkaServer, redis_cluster: RedisCluster, tmp_path: Path
 ) -> None:
@@ -138,7 +136,6 @@ def _serves(cluster: RedisCluster, node: RedisServer) -> bool:
 
 
 @pytest.mark.promise("device-9")
-@pytest.mark.timeout(200)
 def test_what_an_ended_session_hands_on_is_nowhere_lost(
     kafka: KafkaServer, redis_cluster: RedisCluster, tmp_path: Path
 ) -> None:
@@ -211,7 +208,6 @@ def test_what_an_ended_session_hands_on_is_nowhere_lost(
 
 
 @pytest.mark.in_faults
-@pytest.mark.timeout(200)
 def test_a_start_without_a_master_says_which_and_succeeds_when_it_is_back(
     kafka: KafkaServer, redis_cluster: RedisCluster, tmp_path: Path
 ) -> None:

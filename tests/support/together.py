@@ -1,5 +1,5 @@
-"""Which worker runs what: a file is one worker's, so that what its tests share is started once, and some files are one
-worker's together: those of the pipeline's one Spark session, and those of the one broker with its log in Kafka."""
+"""Which worker runs what: a file is one worker's, so that what its tests share is started once. The files of the one
+broker with its log in Kafka are one worker's together, and those of the Spark session are left to few workers."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ import pytest
 from xdist.scheduler.loadfile import LoadFileScheduling  # type: ignore[import-untyped]
 from xdist.workermanage import WorkerController  # type: ignore[import-untyped]
 
-ROOT = Path(__file__).resolve().parents[2]
 SESSION = ("spark: SparkSession", "redrive: Redrive")
-"""The fixtures that are or need that session."""
+"""The fixtures that are or need the Spark session of a worker."""
+SPARK_WORKERS = 2
+"""So many workers start it, which takes 10 CPU seconds and 2 GB each; one would not be through when all others are."""
 
 
 class FilesTogether(LoadFileScheduling):  # type: ignore[misc]
@@ -24,9 +25,30 @@ class FilesTogether(LoadFileScheduling):  # type: ignore[misc]
         super().__init__(config, log)
         self._ended: Counter[str] = Counter()
         """How many workers each test has ended."""
+        self._with_spark: set[WorkerController] = set()
+
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        """The first that this worker may take; when there is none, others do what is left."""
+        unit = next((unit for unit in self.workqueue if self._may_take(node, unit)), None)
+        if unit is None:
+            node.shutdown()
+            return
+        if self._needs_spark(unit):
+            self._with_spark.add(node)
+        self.workqueue.move_to_end(unit, last=False)
+        super()._assign_work_unit(node)
+
+    def _may_take(self, node: WorkerController, unit: str) -> bool:
+        return (
+            node in self._with_spark or len(self._with_spark) < SPARK_WORKERS or not self._needs_spark(unit)
+        )
+
+    def _needs_spark(self, unit: str) -> bool:
+        return needs_spark(self.config.rootpath, unit)
 
     def remove_node(self, node: WorkerController) -> str | None:
         """See the base. Returns the test that the worker was running."""
+        self._with_spark.discard(node)
         units = self.assigned_work[node].values()
         ended_by = next((test for unit in units for test, is_done in unit.items() if not is_done), None)
         if ended_by is not None:
@@ -42,15 +64,17 @@ class FilesTogether(LoadFileScheduling):  # type: ignore[misc]
         """Nothing is left to do: `remove_node` has put it into the queue again."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return together(str(nodeid.partition("::")[0]))
+        return together(nodeid.partition("::")[0])
+
+
+def together(path: str) -> str:
+    """The name of what one worker runs, of which this file is a part."""
+    return "kafka_pipeline" if path.startswith("tests/kafka_pipeline/") else path
 
 
 @cache
-def together(path: str) -> str:
-    """The name of what one worker runs, of which this file is a part."""
-    if path.startswith("tests/kafka_pipeline/"):
-        return "kafka_pipeline"
-    if path.startswith("tests/pipeline/"):
-        source = (ROOT / path).read_text()
-        return "spark" if any(fixture in source for fixture in SESSION) else path
-    return path
+def needs_spark(root: Path, path: str) -> bool:
+    """Whether tests of this file take the Spark session of their worker."""
+    return path.startswith("tests/pipeline/") and any(
+        fixture in (root / path).read_text() for fixture in SESSION
+    )

@@ -291,7 +291,7 @@ def test_a_request_that_does_not_come_in_ends(
             writer.write(sent)
             began = time.monotonic()
             found = await said(reader)
-            assert 0.9 < time.monotonic() - began < 5
+            assert time.monotonic() - began > 0.9
             assert found.split(b" ")[1:2] == ([answer] if answer else [])
             if answer == b"408":
                 assert b"the request has not come in within 1 s" in found

@@ -41,7 +41,6 @@ def test_every_login_is_one() -> None:
 
 
 @pytest.mark.in_perf
-@pytest.mark.timeout(400)
 def test_a_fleet_is_back_soon_and_who_comes_again_costs_little() -> None:
     found = measured("--generated", str(FLEET))
     judge(found["generated all at once"][1], BACK_S, f"s until {FLEET} devices are back")

@@ -287,7 +287,7 @@ def test_the_time_to_connect_includes_the_exchange(said: bytes) -> None:
         await asks(client, connect())
         client.send_bytes(said)
         assert (await answer).reason_code == 0x87
-        assert 0.29 < asyncio.get_running_loop().time() - began_s < 5
+        assert asyncio.get_running_loop().time() - began_s > 0.29
         await wait_for(client.ended.done, DEADLINE_S)
 
     run(test, timeout_s=0.3)
