@@ -165,9 +165,6 @@ class NoAlerts(DeadLetterAlerts):
 class OpenGate(Gate):
     """Everybody may enter."""
 
-    def needs_check(self, packet: Connect, visitor: Visitor) -> bool:
-        return False
-
     def admit(self, packet: Connect, visitor: Visitor) -> Identity | Refusal:
         return Identity("", ClientType.DEVICE, "nobody")
 

@@ -44,11 +44,12 @@ class ConnectCheck:
             self._begin_exchange(guest, packet, rest)
             return
         guest.inbox = rest
-        if self._gate.needs_check(packet, visitor):
+        answer = self._gate.admit(packet, visitor)
+        if answer is None:
             guest.left = asyncio.get_running_loop().create_future()
             self._run(self._check(guest, packet, replace(visitor, left=guest.left)))
         else:
-            self._answer(guest, packet, self._gate.admit(packet, visitor))
+            self._answer(guest, packet, answer)
 
     async def _check(self, guest: "Connection", packet: Connect, visitor: Visitor) -> None:
         answer = await _unharmed(self._gate.check(packet, visitor))

@@ -56,10 +56,6 @@ class _Proven:
     def __init__(self, identity: Identity) -> None:
         self._identity = identity
 
-    def needs_check(self, _packet: Connect, _visitor: Visitor) -> bool:
-        """See `Gate`."""
-        return False
-
     def admit(self, _packet: Connect, _visitor: Visitor) -> Identity | Refusal:
         """See `Gate`."""
         return self._identity

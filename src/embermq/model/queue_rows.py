@@ -48,7 +48,7 @@ class Attempts(Struct, frozen=True, gc=False):
     """Why it is to become a dead letter when there is room for it: until then nobody gets it."""
 
 
-class DeadLetter(Struct, frozen=True):
+class DeadLetter(Struct, frozen=True, gc=False):
     """The origin of a dead letter [queues-34]. `group` is "" when no group had failed it."""
 
     queue: str
@@ -59,7 +59,7 @@ class DeadLetter(Struct, frozen=True):
     moved_ms: int
 
 
-class EntryRow(Struct, frozen=True):
+class EntryRow(Struct, frozen=True, gc=False):
     """A message in a queue. Its record is number `record` of this tick, or stands at `offset` of the log when `record`
     is -1. `only_group`: the one group it is for, "" for all; `origin_id`: a message id that it keeps from elsewhere.
     `record_bytes`: how large its record is."""

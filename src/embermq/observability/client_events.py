@@ -20,6 +20,8 @@ REPORT_S = 10.0
 """How long what is left out is counted until a line says how much it was."""
 TEXT_CHARACTERS_MAX = 256
 """Of a client id, a user, a topic and a reason; MQTT allows 65,535 bytes."""
+LEVELS = {kind: kind.value.replace(" ", "_") for kind in EventKind}
+"""Below `$SYS/events/`."""
 UNPROVED = frozenset({EventKind.LOGIN_FAILED, EventKind.REFUSED})
 """The client id of such an event may be anything, so the address is what counts."""
 
@@ -130,21 +132,17 @@ class TopicSink:
 
     def wants(self, kind: EventKind) -> bool:
         """Whether somebody has subscribed to the kind."""
-        return self._topics.is_wanted(_level(kind))
+        return self._topics.is_wanted(LEVELS[kind])
 
     def write(self, event: ClientEvent) -> None:
-        self._tell(_level(event.kind), fields_of(event))
+        self._tell(LEVELS[event.kind], fields_of(event))
 
     def left_out(self, kind: EventKind, count: int) -> None:
         """One message, with those of the same kind."""
-        self._tell(_level(kind), {"event": kind.value, "left_out": count})
+        self._tell(LEVELS[kind], {"event": kind.value, "left_out": count})
 
     def _tell(self, name: str, fields: dict[str, object]) -> None:
         self._topics.tell(name, msgspec.json.encode({"time": time_text(), **fields}))
-
-
-def _level(kind: EventKind) -> str:
-    return kind.value.replace(" ", "_")
 
 
 def time_text() -> str:

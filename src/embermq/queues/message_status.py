@@ -27,7 +27,7 @@ class Handed(Struct, frozen=True, gc=False):
     """Before this delivery."""
 
 
-class MessageStatus(Struct):
+class MessageStatus(Struct, gc=False):
     """What a group knows of a message that was handed out before; `handed` is None since before a start."""
 
     state: MessageState

@@ -7,7 +7,8 @@ from msgspec import Struct
 
 from embermq.model.queue_rows import DeadLetter
 from embermq.mqtt.topics.names import shown
-from embermq.mqtt.wire.properties import encode_user_property
+from embermq.mqtt.wire.data_types import encode_text
+from embermq.mqtt.wire.properties import encode_user_property, encode_user_property_name
 from embermq.queues.durations import DURATION_MAX_MS, parse_delay
 from embermq.queues.errors import PropertyRefused
 
@@ -25,11 +26,13 @@ _STAMPED = frozenset(
     {"message-id", "group-id", "delivery-count", "partition", "sequence", "first-delivered-at"}
 )
 _STAMPED_PREFIX = "dlq-"
+_MESSAGE_ID = encode_user_property_name("message-id")
+_SEQUENCE = encode_user_property_name("sequence")
 USUAL_REMEMBERED = 1_024
 """Stamps that many deliveries have in common, whose bytes are kept."""
 
 
-class Publication(Struct, frozen=True):
+class Publication(Struct, frozen=True, gc=False):
     """`key` and `dedup_id` are None when they are absent; `visible_ms` is 0 for at once."""
 
     key: str | None = None
@@ -40,7 +43,7 @@ class Publication(Struct, frozen=True):
 PLAIN = Publication()
 
 
-class Stamps(Struct, frozen=True):
+class Stamps(Struct, frozen=True, gc=False):
     """What the broker says about one delivery [queues-21] [queues-34]."""
 
     message_id: str
@@ -122,9 +125,11 @@ def _first_delivered(moment_ms: int) -> bytes:
 def encode_stamps(stamps: Stamps) -> bytes:
     """User properties of the broker, behind those of the publisher [queues-3]."""
     parts = [
-        encode_user_property("message-id", stamps.message_id),
+        _MESSAGE_ID,
+        encode_text(stamps.message_id),
         _usual(stamps.group, stamps.delivery_count, stamps.partition),
-        encode_user_property("sequence", str(stamps.sequence)),
+        _SEQUENCE,
+        encode_text(str(stamps.sequence)),
         _first_delivered(stamps.first_delivered_ms),
     ]
     letter = stamps.dead_letter

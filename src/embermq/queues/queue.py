@@ -36,7 +36,7 @@ from embermq.queues.names import QueueKind, kind_of
 from embermq.queues.publication import Publication, Stamps
 from embermq.queues.scans import ADVANCED_MAX, Scans, at_a_time
 from embermq.queues.settings import GroupSettings, Overflow, QueueSettings, check_change
-from embermq.queues.settling import RANK, Outcome, SettleRequest, message_id_of, sequence_of
+from embermq.queues.settling import Outcome, SettleRequest, message_id_of, sequence_of
 from embermq.queues.values import Acceptance, Burial, ConsumerDelivery, Fate, QueueCounts
 
 __all__ = ["Acceptance", "Burial", "ConsumerDelivery", "Fate", "Queue"]
@@ -357,9 +357,8 @@ class Queue:
         outcomes: list[Outcome] = []
         for message_id in request.message_ids:
             found = self._settle_in(names, message_id, request, holder, now_ms)
-            if left and RANK[found] >= RANK[Outcome.UNKNOWN]:
-                late = self._settle_in(left, message_id, request, holder, now_ms)
-                found = min(found, late, key=RANK.__getitem__)
+            if left and found >= Outcome.UNKNOWN:
+                found = min(found, self._settle_in(left, message_id, request, holder, now_ms))
             outcomes.append(found)
         for group in [self.groups[name] for name in (*names, *left) if name in self.groups]:
             self._drain(group, now_ms)
@@ -368,13 +367,13 @@ class Queue:
     def deliver(self, now_ms: int) -> list[ConsumerDelivery]:
         """What is to be sent now. Call `advance` before."""
         deliveries: list[ConsumerDelivery] = []
-        name, letter_of = self.settings.name, self.dead_letter
+        name, identities = self.settings.name, self._ledger.identities
         for group in self.groups.values():
             for handed in group.deliver(now_ms):
                 sequence, attempts = handed.sequence, handed.attempts
-                entry, message_id = self.entries[sequence], self.message_id(sequence)
+                entry, message_id = self.entries[sequence], identities.message_id(sequence)
                 count, first_ms = attempts.deliveries + 1, attempts.first_delivered_ms or now_ms
-                about = (count, entry.partition, sequence, first_ms, letter_of(sequence))
+                about = (count, entry.partition, sequence, first_ms, identities.dead_letter(sequence))
                 owed = (entry.offset, entry.expires_ms, Stamps(message_id, group.name, *about), handed)
                 deliveries.append(ConsumerDelivery(name, handed.client_id, handed.epoch, *owed))
                 self.counts.delivered += 1
@@ -518,8 +517,7 @@ class Queue:
     ) -> Outcome:
         best = Outcome.NOT_YOURS
         for name in names:
-            found = self._settle_one(name, message_id, request, holder, now_ms)
-            best = min(best, found, key=RANK.__getitem__)
+            best = min(best, self._settle_one(name, message_id, request, holder, now_ms))
             if best is Outcome.DONE:
                 break
         return best
@@ -528,7 +526,7 @@ class Queue:
         self, name: str, message_id: str, request: SettleRequest, holder: tuple[str, int], now_ms: int
     ) -> Outcome:
         group = self.groups.get(name)
-        sequence = self.sequence_of(name, message_id)
+        sequence = self._ledger.identities.sequence_of(name, message_id)
         if group is None or not group.first_sequence <= sequence < self._intake.next_sequence or sequence < 1:
             return Outcome.UNKNOWN
         if not group.owes(sequence):

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable
-from enum import Enum
+from enum import IntEnum
 
 from msgspec import Struct
 
@@ -18,14 +18,14 @@ REASON_CHARACTERS_MAX = 256
 """Of a reason that a consumer gives; the rest is cut off."""
 
 
-class Outcome(Enum):
+class Outcome(IntEnum):
     """What became of one message id; from the best to the worst."""
 
-    DONE = "done"
-    ALREADY_SETTLED = "already settled"
-    LATE = "too late, ignored"
-    UNKNOWN = "unknown"
-    NOT_YOURS = "not yours"
+    DONE = 0
+    ALREADY_SETTLED = 1
+    LATE = 2
+    UNKNOWN = 3
+    NOT_YOURS = 4
 
 
 _CODES = {
@@ -35,11 +35,16 @@ _CODES = {
     Outcome.UNKNOWN: ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR,
     Outcome.NOT_YOURS: ReasonCode.NOT_AUTHORIZED,
 }
-RANK = {outcome: rank for rank, outcome in enumerate(Outcome)}
-"""0 for the best."""
+_TEXTS = {
+    Outcome.DONE: "done",
+    Outcome.ALREADY_SETTLED: "already settled",
+    Outcome.LATE: "too late, ignored",
+    Outcome.UNKNOWN: "unknown",
+    Outcome.NOT_YOURS: "not yours",
+}
 
 
-class SettleRequest(Struct, frozen=True):
+class SettleRequest(Struct, frozen=True, gc=False):
     """`group` is "" when the consumer names none; `delay_ms` is None without a `delay`."""
 
     verb: Verb
@@ -87,11 +92,11 @@ def read_request(verb: Verb, properties: UserProperties) -> SettleRequest:
 def answer(outcomes: Iterable[Outcome]) -> SettleAnswer:
     """The worst of them, and how many of each when there are several."""
     counted = Counter(outcomes)
-    worst = max(counted, key=RANK.__getitem__)
+    worst = max(counted)
     if counted.total() > 1:
-        text = ", ".join(f"{counted[outcome]} {outcome.value}" for outcome in Outcome if counted[outcome])
+        text = ", ".join(f"{counted[outcome]} {_TEXTS[outcome]}" for outcome in Outcome if counted[outcome])
     else:
-        text = "" if worst is Outcome.DONE else worst.value
+        text = "" if worst is Outcome.DONE else _TEXTS[worst]
     return SettleAnswer(_CODES[worst], text)
 
 

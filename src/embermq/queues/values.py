@@ -24,14 +24,14 @@ class Fate(Enum):
     """The queue is full and drops what is new: acknowledged, counted."""
 
 
-class Acceptance(Struct, frozen=True):
+class Acceptance(Struct, frozen=True, gc=False):
     """`ticket` is for `commit` or `withdraw`; -1 when nothing waits for the record."""
 
     fate: Fate
     ticket: int = -1
 
 
-class ConsumerDelivery(Struct, frozen=True):
+class ConsumerDelivery(Struct, frozen=True, gc=False):
     """A message for a consumer; its body is the record at `offset`. `handed` is no other delivery's."""
 
     queue: str
@@ -73,7 +73,7 @@ class Returned(Struct):
         self.crowded += more.crowded
 
 
-class Pending(Struct, frozen=True):
+class Pending(Struct, frozen=True, gc=False):
     """A message whose record is not durable yet."""
 
     row: EntryRow | DelayedRow

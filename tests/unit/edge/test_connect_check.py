@@ -64,11 +64,8 @@ class EchoGate:
         self.user = "alice"
         self.think: Callable[[], Awaitable[None]] = _at_once
 
-    def needs_check(self, packet: Connect, visitor: Visitor) -> bool:
-        return packet.username is not None
-
-    def admit(self, packet: Connect, visitor: Visitor) -> Identity | Refusal:
-        return Identity("", ClientType.DEVICE, "given-id")
+    def admit(self, packet: Connect, visitor: Visitor) -> Identity | None:
+        return None if packet.username is not None else Identity("", ClientType.DEVICE, "given-id")
 
     async def check(self, packet: Connect, visitor: Visitor) -> Identity | Refusal:
         raise RuntimeError("s3cret")

@@ -186,7 +186,7 @@ def test_a_check_hears_that_the_client_has_left(connection: tuple[Connection, Tr
         return Refusal(ReasonCode.NOT_AUTHORIZED, "it has left")
 
     async def scenario() -> None:
-        gate: Any = SimpleNamespace(needs_check=lambda _packet, _visitor: True, check=check)
+        gate: Any = SimpleNamespace(admit=lambda _packet, _visitor: None, check=check)
         entrance = ConnectCheck(door.broker, door.ticks, gate, 1_000)
         packet = Connect("c", ProtocolVersion.V5, True, 0, "ann", b"x", None, None)
         entrance.enter(link, packet, [], Visitor(True, None, ClientType.DEVICE, None))

@@ -12,7 +12,7 @@ from embermq.access.authentication.failure_counts import FailureCounts
 from embermq.access.authentication.gate import Exchange, Visitor
 from embermq.access.authentication.identity import Identity, Proof, Question, Refusal
 from embermq.access.authentication.slowing import Slowing
-from embermq.access.authentication.step import CHECK, Admit, Applicant, Deny, Talk
+from embermq.access.authentication.step import Admit, Applicant, Deny, Talk
 from embermq.model.client_type import ClientType
 from embermq.model.counters import Counters
 from embermq.mqtt.wire.packets import Connect
@@ -51,13 +51,9 @@ class ChainGate:
         self._late = 0
         self._counters = counters
 
-    def needs_check(self, packet: Connect, visitor: Visitor) -> bool:
-        return self._chain.look(_applicant(packet, visitor)) is CHECK
-
-    def admit(self, packet: Connect, visitor: Visitor) -> Identity | Refusal:
+    def admit(self, packet: Connect, visitor: Visitor) -> Identity | Refusal | None:
         answer = self._chain.look(_applicant(packet, visitor))
-        assert isinstance(answer, Admit | Deny)
-        return self.identify(answer, packet.client_id, visitor)
+        return self.identify(answer, packet.client_id, visitor) if isinstance(answer, Admit | Deny) else None
 
     async def check(self, packet: Connect, visitor: Visitor) -> Identity | Refusal:
         answer = await self._chain.check(_applicant(packet, visitor))

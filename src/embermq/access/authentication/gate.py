@@ -39,12 +39,8 @@ class Exchange(Protocol):
 class Gate(Protocol):
     """Answers with the client's identity, or with a refusal."""
 
-    def needs_check(self, packet: Connect, visitor: Visitor) -> bool:
-        """True when the answer takes a while (a password, a certificate): `check` then, else `admit`."""
-        ...
-
-    def admit(self, packet: Connect, visitor: Visitor) -> Identity | Refusal:
-        """Decide at once, without waiting for anything: where `needs_check` says False."""
+    def admit(self, packet: Connect, visitor: Visitor) -> Identity | Refusal | None:
+        """The answer at once; None when it takes a while (a password, a certificate): `check` then."""
         ...
 
     async def check(self, packet: Connect, visitor: Visitor) -> Identity | Refusal:

@@ -104,6 +104,8 @@ _Field: TypeAlias = _Value | tuple[int, ...] | tuple[tuple[str, str], ...] | Non
 
 
 class _Rule(msgspec.Struct, frozen=True):
+    """How a property is written, and where it may stand."""
+
     identifier: int
     name: str
     kind: _Kind
@@ -283,14 +285,16 @@ def encode_message_properties(properties: Properties | None, more: bytes = b"") 
 
 def encode_user_property(name: str, text: str) -> bytes:
     """One of a block. Raises `EncodeError`."""
-    return (_short_name(name) if len(name) <= NAME_REMEMBERED_MAX else _name(name)) + encode_text(text)
+    head = _short_name(name) if len(name) <= NAME_REMEMBERED_MAX else encode_user_property_name(name)
+    return head + encode_text(text)
 
 
-def _name(name: str) -> bytes:
+def encode_user_property_name(name: str) -> bytes:
+    """What stands before the text of one. Raises `EncodeError`."""
     return _USER_PROPERTY + encode_text(name)
 
 
-_short_name = lru_cache(NAMES_REMEMBERED)(_name)
+_short_name = lru_cache(NAMES_REMEMBERED)(encode_user_property_name)
 """Of a user property, with its identifier in front: the same few names come with every message."""
 
 

@@ -43,10 +43,7 @@ async def answer(
 ) -> str | ReasonCode:
     """The user name that it enters with, or the refusal."""
     packet = Connect("c1", ProtocolVersion.V5, True, 0, username, password, None, None)
-    if made.gate.needs_check(packet, visitor):
-        found = await made.gate.check(packet, visitor)
-    else:
-        found = made.gate.admit(packet, visitor)
+    found = made.gate.admit(packet, visitor) or await made.gate.check(packet, visitor)
     return found.username if isinstance(found, Identity) else found.code
 
 
