@@ -49,7 +49,7 @@ export function Mqtt() {
 function Client({ url }) {
   const client = useRef(null);
   const number = useRef(0);
-  const [state, setState] = useState("not connected");
+  const [state, setState] = useState("offline");
   const [why, setWhy] = useState("");
   const [messages, setMessages] = useState([]);
   const [given, setGiven] = useState({ path: "/mqtt", client_id: OWN_ID, user: "", password: "" });
@@ -70,12 +70,12 @@ function Client({ url }) {
         setMessages((old) => [row, ...old].slice(0, MESSAGES_MAX));
       },
       end: (told) => {
-        setState("not connected");
+        setState("offline");
         setWhy(told);
       },
     });
   };
-  const isAway = state === "not connected";
+  const isAway = state === "offline";
   return (
     <>
       <form class="card form" onSubmit={connect}>
