@@ -166,7 +166,9 @@ class Connection(Link):
         self._rest = self._rest[self._rest_at :] + data if waits else data
         self._rest_at = 0
         if not waits:
-            self._go_on()
+            self._decide()
+            if self._rest and self._may_decide():
+                asyncio.get_running_loop().call_soon(self._go_on)
         transport = self._transport
         if transport is None or self.closing or not self._rest:
             return
@@ -174,11 +176,14 @@ class Connection(Link):
             transport.pause_reading()
 
     def _go_on(self) -> None:
-        """Decide a turn's share: large packets, as many as were read, and so many bytes of small ones."""
+        self._decide()
+        self._read_more()
+
+    def _decide(self) -> None:
+        """A turn's share: large packets, as many as were read, and so many bytes of small ones."""
         has_small = False
         while self._rest and self._may_decide() and (self._decoder.missing_bytes or not has_small):
             has_small = self._take_part() or has_small
-        self._read_more()
 
     def _may_decide(self) -> bool:
         return not (self._held or self.closing or self._transport is None)
