@@ -17,8 +17,10 @@ from embermq.adapters.redis.owners import Owner, Owners
 from embermq.adapters.redis.script import read_script
 from embermq.formats.redis_layout import (
     LayoutError,
+    client_keys,
     decode_message,
     decode_place,
+    name_in,
     offset_in,
     score_of,
     seq_of,
@@ -152,22 +154,25 @@ class RedisDeviceQueueHistory(DeviceQueueHistory):
         if owner is None:
             return {}
         known: dict[int, set[int]] = {}
-        answer = self._redis.command(owner.keys.session, *_known_from(owner, from_offset))
+        answer = self._redis.command(owner.keys.session, *_known_from(owner.keys.positions, from_offset))
         _add_known(known, owner.keys.positions, answer, from_offset)
         return known
 
     def known_by_shares(self, from_offset: int) -> dict[int, set[int]]:
-        owners: dict[int, list[Owner]] = {}
-        for owner in self._owners:
-            owners.setdefault(id(self._redis.at(owner.keys.session)), []).append(owner)
+        """Of most sessions there is nothing to be known: to look for those of which there is costs a tenth of asking
+        each."""
         known: dict[int, set[int]] = {}
-        for of_master in owners.values():
-            asked = [_known_from(owner, from_offset) for owner in of_master]
-            answers = self._redis.many(self._redis.at(of_master[0].keys.session), asked)
-            for owner, answer in zip(of_master, answers, strict=True):
-                if isinstance(answer, Exception):
-                    raise self._redis.failure(answer)
-                _add_known(known, owner.keys.positions, answer, from_offset)
+        with self._redis.steady():
+            for master in self._redis.masters:
+                for found in self._redis.keys(master, client_keys("*", "").positions):
+                    keys = [
+                        key for key in map(_text, found) if self._owners.of_client(name_in(key)) is not None
+                    ]
+                    answers = self._redis.many(master, [_known_from(key, from_offset) for key in keys])
+                    for key, answer in zip(keys, answers, strict=True):
+                        if isinstance(answer, Exception):
+                            raise self._redis.failure(answer)
+                        _add_known(known, key, answer, from_offset)
         known.pop(0, None)
         return known
 
@@ -225,8 +230,12 @@ class RedisDeviceQueueHistory(DeviceQueueHistory):
                 yield _sent_row(owner, found[at : at + 4])
 
 
-def _known_from(owner: Owner, from_offset: int) -> tuple[str | int, ...]:
-    return "ZRANGE", owner.keys.positions, max(from_offset, 0), "+inf", "BYSCORE"
+def _known_from(key: str, from_offset: int) -> tuple[str | int, ...]:
+    return "ZRANGE", key, max(from_offset, 0), "+inf", "BYSCORE"
+
+
+def _text(key: bytes) -> str:
+    return key.decode(errors="replace")
 
 
 def _add_known(known: dict[int, set[int]], key: str, answer: Answer, from_offset: int) -> None:
