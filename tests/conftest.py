@@ -55,8 +55,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     fuzz.addoption("--fuzz-seed", type=int, default=1, help="which ones (1)")
     fuzz.addoption("--fuzz-replay", default="", metavar="FOLDER", help="send what a failure saved there")
     simulation = parser.getgroup("simulation", "brokers in one process")
-    simulation.addoption("--seeds", type=int, default=30, help="how many seeds (30)")
-    simulation.addoption("--cluster-seeds", type=int, default=6, help="how many of several slots (6)")
+    simulation.addoption("--seeds", type=int, default=40, help="how many seeds (40)")
+    simulation.addoption("--cluster-seeds", type=int, default=20, help="how many of several slots (20)")
     simulation.addoption("--first-seed", type=int, default=1, help="the first of them (1)")
     parser.addoption(
         "--two-nodes", action="store_true", help="conformance through two nodes of a cluster, in turn"

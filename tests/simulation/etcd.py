@@ -187,17 +187,22 @@ class SimulatedMembership(Membership):
         """Soon it is told, of all that has changed by then."""
         if not self._has_news:
             self._has_news = True
-            loop = self._etcd.loop
-            loop.call_later(loop.delay_s(), self._tell, context=self._context)
+            self._tell_later(self._etcd.loop.delay_s())
 
-    def _tell(self) -> None:
+    def _tell_later(self, wait_s: float) -> None:
+        due_s = self._etcd.loop.now_s + wait_s
+        self._etcd.loop.call_later(wait_s, self._tell, due_s, context=self._context)
+
+    def _tell(self, due_s: float) -> None:
         loop = self._etcd.loop
         if not self._etcd.reaches(self.process):
-            loop.call_later(LOOK_AGAIN_S, self._tell, context=self._context)
-            return
-        self._has_news = False
-        assert self._changed is not None, "it watches"
-        self._changed(self._etcd.view())
+            self._tell_later(LOOK_AGAIN_S)
+        elif loop.now_s > due_s:  # it stood still: its loop goes on before its thread has heard
+            self._tell_later(loop.delay_s())
+        else:
+            self._has_news = False
+            assert self._changed is not None, "it watches"
+            self._changed(self._etcd.view())
 
     def secret(self) -> bytes:
         return SECRET

@@ -238,7 +238,8 @@ def in_order(kind: type[Any], *names: str) -> type[Any]:
 
 
 class KeptLease:
-    """In place of the thread that keeps a node's lease: it is looked after from time to time."""
+    """In place of the thread that keeps a node's lease: it is looked after from time to time, and a moment after the
+    loop when both have stood still."""
 
     def __init__(self, target: Any, **_: object) -> None:
         self._side: ClusterSide = target.__self__
@@ -247,10 +248,16 @@ class KeptLease:
         process = current_process()
         assert process is not None, "a broker runs in a process"
         process.goes_on = self._keep
-        self._keep()
+        self._keep_later(self._side.keep_lease())
 
-    def _keep(self) -> None:
-        asyncio.get_running_loop().call_later(self._side.keep_lease(), self._keep)
+    def _keep_later(self, wait_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        loop.call_later(wait_s, self._keep, loop.time() + wait_s)
+
+    def _keep(self, due_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, SimulatedLoop)
+        self._keep_later(loop.delay_s() if loop.now_s > due_s else self._side.keep_lease())
 
     def is_alive(self) -> bool:
         return False

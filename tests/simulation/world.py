@@ -154,6 +154,7 @@ class World:
             made("s2", ("t/#", 1), has_will=True),
             made("m1", (f"$share/g{ending}/t/#", 2)),
             made("m2", (f"$share/g{ending}/t/#", 2)),
+            *([made("m3", (f"$share/h{ending}/t/#", 2))] if self.slots > 1 else ()),
             made("v1", ("t/#", 1), is_kept=False),
             *(
                 QueueConsumer(
@@ -250,7 +251,7 @@ class World:
         for client in self.clients:
             loop.call_later(BEGIN_S + self.random.random() * 0.2, client.dial, context=bare)
             loop.call_later(BEGIN_S + 0.2 + self.random.random() * 0.5, self._act, client, context=bare)
-        loop.call_later(BEGIN_S + 0.5, self._faults.begin, context=bare)
+        loop.call_later(BEGIN_S + self.random.random() * 0.5, self._faults.begin, context=bare)
         rough_s = self.random.choice(ROUGH_S) * (1 if len(self.nodes) == 1 else 2)
         loop.call_later(BEGIN_S + 0.5 + rough_s, self._calm_down, context=bare)
         await self._done
