@@ -289,10 +289,11 @@ def test_a_trace_follows_a_message_into_the_log_of_the_other_slot(
         await publisher.connect(found[0].port)
         assert await publisher.publish("cars/0", b"x", qos=1) < 0x80
 
-    def traced(node: BrokerProcess, slot: int) -> dict[str, object]:
+    def traced(node: BrokerProcess, slot: int | None = None) -> dict[str, Any]:
         given = [word for key, value in node.settings.items() for word in ("--set", f"{key}={value}")]
-        words = ["trace", "cars/0", "--time", "2026-01-01", "--slot", str(slot), "--json"]
-        done = run_program(*words, "--data-dir", node.data_dir, *given)
+        words = ["trace", "cars/0", "--time", "2026-01-01", "--json"]
+        of = [] if slot is None else ["--slot", str(slot)]
+        done = run_program(*words, *of, "--data-dir", node.data_dir, *given)
         assert done.returncode == 0 or "no message of topic" in done.stderr, done.stderr
         return json.loads(done.stdout) if done.returncode == 0 else {}
 
@@ -304,6 +305,10 @@ def test_a_trace_follows_a_message_into_the_log_of_the_other_slot(
         assert (first["publisher"], first["copy_of"], first["sessions"]) == (id_of(0, "car"), "", [])
         assert second["copy_of"] == f"{first['position']} of slot 0"
         wait_until(lambda: is_stored(traced(found[0], 1)), WAIT_S, "it waits for the reader", poll_s=0.5)
+        whole = traced(found[1])
+        (copy,) = whole.pop("copies")
+        assert (whole["slot"], copy["slot"], is_stored(copy)) == (0, 1, True)
+        assert (whole["position"], copy["copy_of"]) == (first["position"], second["copy_of"])
 
 
 def is_stored(traced: dict[str, Any]) -> bool:

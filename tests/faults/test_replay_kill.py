@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -125,9 +125,11 @@ def test_each_message_is_replayed_once_on_servers(
             for one in log.read(log.kafka.log_topic)
         ]
 
-    def choose(_settings: object, _places: Places, wanted: ReplayRange, *, into: Path, tasks: int) -> Chosen:
+    def choose(
+        _settings: object, _places: Places, wanted: Sequence[ReplayRange], *, into: Path, tasks: int
+    ) -> Chosen:
         assert not tasks
-        return choose_messages(messages(), wanted, into)
+        return choose_messages(messages(), wanted[0], into)
 
     def restart(server: KafkaServer | RedisServer) -> None:
         server.kill()

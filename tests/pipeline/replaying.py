@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +26,11 @@ NOTHING = {
 
 
 def chosen_without_spark(
-    _settings: object, places: Places, wanted: ReplayRange, *, into: Path | None, tasks: int
+    _settings: object, places: Places, wanted: Sequence[ReplayRange], *, into: Path | None, tasks: int
 ) -> Chosen:
     """What Spark would choose; that is not what is killed here."""
     assert into is not None and not tasks
-    return choose_messages(messages_in(places), wanted, into)
+    return choose_messages(messages_in(places), wanted[0], into)
 
 
 def choose_messages(messages: list[tuple[int, Any]], wanted: ReplayRange, into: Path) -> Chosen:

@@ -132,7 +132,8 @@ def test_all_is_accounted_for_and_signed(data_dir: Path, audit: Audit, tmp_path:
     report, folder = done["report"], Path(done["folder"])
     assert report["differences"] == [], report["differences"]
     assert report["deliveries"] == {"acknowledged": 10, "refused": 1, "waits": 3}
-    assert (report["records"], report["start"], report["end"], report["lake_compared"]) == (10, 0, 10, 10)
+    (log,) = report["logs"]
+    assert (report["records"], log["start"], log["end"], report["lake_compared"]) == (10, 0, 10, 10)
     (account,) = report["applications"]
     told = {name: account[name] for name in ("client", "floor", "owed", "settled", "passed", "is_checked")}
     assert told == {
@@ -227,7 +228,10 @@ def test_kills_at_random_moments_leave_no_difference(tmp_path: Path, audit: Audi
     assert report["differences"] == []
     one, two = report["applications"]
     assert (one["client"], one["is_checked"], two["is_checked"]) == ("application-1", True, True)
-    assert one["floor"] == report["end"] and one["settled"] == one["owed"] == report["records"] > KILLS
+    assert (
+        one["floor"] == report["logs"][0]["end"]
+        and one["settled"] == one["owed"] == report["records"] > KILLS
+    )
 
 
 async def _until_killed(broker: BrokerProcess, dice: random.Random) -> None:

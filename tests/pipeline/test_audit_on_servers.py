@@ -135,7 +135,8 @@ def test_nothing_is_found_where_nothing_is_lost_and_each_loss_where_it_is(
         "waits": 2,
         "session ended, not checked": 4,
     }
-    assert (report["records"], report["start"], report["end"]) == (8, 0, 8)
+    (log,) = report["logs"]
+    assert (report["records"], log["start"], log["end"]) == (8, 0, 8)
     accounts = {one["client"]: one for one in report["applications"]}
     assert {name: accounts["app1"][name] for name in CHECKED} == CHECKED
     assert report["stored"] == [{"client": "dev-1", "waits": 6, "under_way": 0}]

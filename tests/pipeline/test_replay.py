@@ -6,7 +6,7 @@ import asyncio
 import json
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -135,7 +135,7 @@ def test_older_messages_come_from_the_lake_in_order_and_each_once(
 
     def found(into: Path | None, **asked: Any) -> tuple[Chosen, list[int]]:
         wanted = msgspec.convert({"topic_filter": "#", "log_end": 30} | asked, ReplayRange)
-        chosen = choose(PipelineSettings(), places, wanted, into=into, tasks=0)
+        chosen = choose([PipelineSettings()], places, [wanted], into=into, tasks=0)
         return chosen, [int(row["payload"]) for row in ChosenMessages(into).rows(0)] if into else []
 
     good = [number for number in range(25) if number not in (3, 23)]
@@ -171,7 +171,12 @@ def test_what_cannot_be_is_told_in_a_sentence(broker: BrokerProcess, replay: Rep
             "--topic",
             "a",
         ): "--from: 'yesterday' is neither an offset of the log nor a time",
-        ("--from", "99999999", "--topic", "a"): "--from: 99999999 is behind the end of the log, which is 0:",
+        (
+            "--from",
+            "99999999",
+            "--topic",
+            "a",
+        ): "--from: 0:99999999 is behind the end of the log, which is 0:",
         ("--from", "0", "--to", "0", "--topic", "a"): "--to: 0 is not behind --from, 0",
         (
             "--from",
@@ -277,7 +282,7 @@ def test_exactly_once_whoever_is_killed(broker: BrokerProcess, replay: Replay) -
         told, errors = asked.communicate(timeout=300)
     assert asked.returncode == 0, errors
     report = json.loads(told.splitlines()[-1])["report"]
-    assert (report["replayed"], report["refused_count"], report["log_end"]) == (MANY, 0, begin + MANY)
+    assert (report["replayed"], report["refused_count"], report["log_ends"]) == (MANY, 0, [begin + MANY])
     found = replayed_in(broker, begin)
     assert [mark for mark, _ in found] == [f"0:{begin + number}" for number in range(MANY)], (
         "in order, each once"
@@ -334,7 +339,9 @@ def test_a_java_that_outlives_its_job_adds_nothing(
     publish_many(broker, 3)
     tried: list[Path] = []
 
-    def choose(settings: object, places: Places, wanted: ReplayRange, *, into: Path, tasks: int) -> Chosen:
+    def choose(
+        settings: object, places: Places, wanted: Sequence[ReplayRange], *, into: Path, tasks: int
+    ) -> Chosen:
         tried.append(into)
         if len(tried) == 1:
             raise KeyboardInterrupt

@@ -94,7 +94,7 @@ def test_log_and_lake_are_one_range_of_positions(
     def found(name: str, **asked: Any) -> tuple[Chosen, list[tuple[int, int]]]:
         wanted = msgspec.convert({"topic_filter": "#", "log_end": log_end} | asked, ReplayRange)
         into = tmp_path / name
-        told = choose(DriverSettings(kafka=log.kafka), places, wanted, into=into, tasks=0)
+        told = choose([DriverSettings(kafka=log.kafka)], places, [wanted], into=into, tasks=0)
         rows = list(ChosenMessages(into).rows(0))
         assert all(good[row["partition"], row["offset"]] == int(row["payload"]) for row in rows)
         return told, [(row["partition"], row["offset"]) for row in rows]

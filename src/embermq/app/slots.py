@@ -165,8 +165,16 @@ def noted_slot(settings: Settings) -> Settings:
     return slot_settings(settings, slot)
 
 
+def asked_slots(settings: Settings, slot: int | None) -> tuple[Settings, ...]:
+    """Those of the slot that an option `--slot` names; without one those of each slot, in their order. Raises
+    OptionError."""
+    if slot is None:
+        return tuple(slot_settings(settings, each) for each in range(settings.cluster.slots))
+    return (named_slot(settings, slot),)
+
+
 def named_slot(settings: Settings, slot: int | None) -> Settings:
-    """Those of the slot that an option `--slot` names. Raises OptionError."""
+    """Those of the slot that an option `--slot` names, by a command that needs one. Raises OptionError."""
     slots = settings.cluster.slots
     if slot is None and slots == 1:
         return settings

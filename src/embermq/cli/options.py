@@ -63,6 +63,10 @@ Slot = Annotated[
     int | None,
     typer.Option("--slot", metavar="N", min=0, help="Of a cluster with several slots: whose messages."),
 ]
+OneOrAll = Annotated[
+    int | None,
+    typer.Option("--slot", metavar="N", min=0, help="Of a cluster with several slots: this one alone."),
+]
 Into = Annotated[
     str, typer.Option("--into", metavar="FOLDER", help="Of the report; else one in the data directory.")
 ]

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from embermq.app.config import Settings
-from embermq.cli.options import AsJson, End, Rate, Slot, Start, Tasks, ToQueue, ToTopic, with_settings
+from embermq.cli.options import AsJson, End, OneOrAll, Rate, Start, Tasks, ToQueue, ToTopic, with_settings
 from embermq.cli.terminal import print_report, shown, table
 from embermq.model.amounts import counted
+from embermq.model.position import told_place
 from embermq.tools.report_folder import told_position
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def command(
         bool, typer.Option("--again", help="Once more from the start, although it was begun or done before.")
     ] = False,
     tasks: Tasks = 0,
-    slot: Slot = None,
+    slot: OneOrAll = None,
     as_json: AsJson = False,
 ) -> None:
     """Replay messages of the log or the lake. The broker has to be running. Interrupted or killed, the same command
@@ -60,11 +61,16 @@ def command(
     raise typer.Exit(EXIT_SOME_LEFT if report.refused_count or report.missing or report.unreadable else 0)
 
 
+def _ended(report: ReplayReport) -> str:
+    ends = ", ".join(map(told_position, report.log_ends))
+    return f"the log ended at {ends}" if len(report.log_ends) == 1 else f"the logs ended at {ends}"
+
+
 def lines_of(report: ReplayReport) -> list[str]:
     """What a person reads at the end."""
     lake = f", {report.from_lake:,} of them from the lake" if report.from_lake else ""
     lines = [
-        f"range       {counted(report.records, 'record')}, the log ended at {told_position(report.log_end)}",
+        f"range       {counted(report.records, 'record')}, {_ended(report)}",
         f"chosen      {counted(report.chosen, 'message')} of {counted(report.payload_bytes, 'byte')}{lake}",
     ]
     if report.oldest:
@@ -86,7 +92,8 @@ def lines_of(report: ReplayReport) -> list[str]:
         lines.append(f"interrupted {report.chosen - report.replayed - report.refused_count:,} are left")
     if report.refused:
         rows = [
-            (f"{one.partition}:{one.offset}", shown(one.topic), shown(one.reason)) for one in report.refused
+            (told_place(one.partition, one.offset, one.slot), shown(one.topic), shown(one.reason))
+            for one in report.refused
         ]
         lines += [
             "",

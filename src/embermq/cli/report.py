@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from embermq.app.config import Settings
-from embermq.app.slots import named_slot
-from embermq.cli.options import AsJson, End, Into, Slot, Start, Tasks, with_settings
+from embermq.cli.options import AsJson, End, Into, OneOrAll, Start, Tasks, with_settings
 from embermq.cli.terminal import print_report, shown, table
 from embermq.model.amounts import counted
 from embermq.tools.report_folder import PastOrder
@@ -30,7 +29,7 @@ def command(
         bool, typer.Option("--dry-run", help="The figures alone, and write no report.")
     ] = False,
     tasks: Tasks = 0,
-    slot: Slot = None,
+    slot: OneOrAll = None,
     as_json: AsJson = False,
 ) -> None:
     """Report on traffic, clients, sizes, latencies and dead letters. Nothing is changed; the broker may be running. The
@@ -38,9 +37,9 @@ def command(
     from embermq.cli.message_bar import job_told
     from embermq.tools.report import run_report_of
 
-    order = PastOrder(start=start, end=end, into=into, dry_run=dry_run, tasks=tasks)
+    order = PastOrder(start=start, end=end, into=into, dry_run=dry_run, tasks=tasks, slot=slot)
     with job_told("steps", as_json=as_json) as (progress, _):
-        done = run_report_of(order, named_slot(settings, slot), progress)
+        done = run_report_of(order, settings, progress)
     print_report({"report": done.report, "folder": done.folder}, _lines(done), as_json=as_json)
 
 

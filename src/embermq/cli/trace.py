@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from embermq.app.config import Settings
-from embermq.cli.options import Slot, with_settings
+from embermq.cli.options import OneOrAll, with_settings
 from embermq.cli.terminal import Told, shown, table
 from embermq.model.amounts import counted
 from embermq.model.moments import iso_ms
@@ -34,22 +34,22 @@ def command(
         str,
         typer.Option("--message", metavar="ID", help="The message-id that consumers of a durable queue see."),
     ] = "",
-    slot: Slot = None,
+    slot: OneOrAll = None,
 ) -> Told:
     """Tell the life of one message. Who published it, where it is stored, to whom it went, what became of it. Reads
     files; the broker need not run."""
-    from embermq.app.slots import named_slot
     from embermq.tools.trace import trace
     from embermq.tools.trace_values import Wanted
 
     wanted = Wanted(topic=topic, position=position, time=time, message=message)
-    found = trace(wanted, named_slot(settings, slot))
+    found = trace(wanted, settings, slot)
     return Told(found, _lines(found))
 
 
 def _lines(found: TracedMessage) -> list[str]:
     retain = ", with retain" if found.retain else ""
-    lines = [
+    lines = [] if found.slot is None else [f"slot         {found.slot}"]
+    lines += [
         f"position     {found.position}",
         f"topic        {shown(found.topic)}",
         f"published    by {shown(found.publisher) or 'the broker'}, QoS {found.qos}{retain}",
@@ -79,8 +79,10 @@ def _lines(found: TracedMessage) -> list[str]:
     more = found.sessions_count - len(found.sessions)
     if more:
         lines.append(f"and {counted(more, 'session')} more")
-    if not (found.applications or found.sessions or found.queues):
+    if not (found.applications or found.sessions or found.queues or found.copies):
         lines += ["", "no application was to get it, and no session that is there now"]
+    for copy in found.copies:
+        lines += ["", *_lines(copy)]
     return lines
 
 

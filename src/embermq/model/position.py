@@ -34,6 +34,11 @@ def offset_of(position: int) -> int:
     return position & OFFSET_END - 1
 
 
+def told_place(partition: int, offset: int, slot: int | None = None) -> str:
+    """As people read it: `partition:offset`, with the slot in front where a cluster has several."""
+    return f"{partition}:{offset}" if slot is None else f"{slot}:{partition}:{offset}"
+
+
 def records_between(start: int, end: int, ends: Mapping[int, int]) -> int:
     """How many positions a log has from `start` on and before `end`; `ends` has the end offset of each partition."""
     first, last = partition_of(start), partition_of(end)

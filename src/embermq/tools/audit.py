@@ -30,7 +30,8 @@ from embermq.app.config import Settings
 from embermq.app.errors import UserError
 from embermq.app.pipeline_side import driver_settings
 from embermq.app.settings import SQLITE
-from embermq.pipeline.jobs.audit_values import AuditReport
+from embermq.app.slots import asked_slots
+from embermq.pipeline.jobs.audit_values import AuditedLog, AuditReport
 from embermq.pipeline.places import Places
 from embermq.tools.report_folder import (
     TABLES,
@@ -44,7 +45,8 @@ from embermq.tools.report_folder import (
 )
 
 if TYPE_CHECKING:
-    from embermq.pipeline.jobs.audit import Progress
+    from embermq.pipeline.jobs.audit import Copy, Progress
+    from embermq.pipeline.settings import PipelineSettings
 
 KEY, PUBLIC_KEY = "audit.key", "audit.pub"
 """In the data directory."""
@@ -64,9 +66,7 @@ class Statement(Struct, frozen=True):
     """What is signed: which files a report has, by name, with their SHA-256."""
 
     made_at: str
-    log_id: int
-    start: int
-    end: int
+    logs: tuple[AuditedLog, ...]
     differences: int
     files: dict[str, str]
 
@@ -84,15 +84,15 @@ def run_audit_of(order: PastOrder, settings: Settings, progress: Progress) -> Au
     from embermq.pipeline.jobs.audit_page import audit_page
 
     data_dir = data_of(settings, by_slot=True)
-    wanted, made_at, places = past_range(order.start, order.end), now(), Places(data_dir)
+    slots, made_at, places = asked_slots(settings, order.slot), now(), Places(data_dir)
+    wanted = past_range(order.start, order.end, len(slots))
     folder = report_folder(order.into, data_dir / FOLDER, made_at)
-    audit = partial(
-        run_audit, driver_settings(settings), places, wanted, tasks=order.tasks, progress=progress
-    )
+    logs: list[tuple[PipelineSettings, Copy | None]] = [(driver_settings(one), None) for one in slots]
     if settings.stores.log != SQLITE:
         from embermq.tools.audit_servers import copy_settlements  # its client is not in every installation
 
-        audit = partial(audit, copy=partial(copy_settlements, settings))
+        logs = [(driver_settings(one), partial(copy_settlements, one)) for one in slots]
+    audit = partial(run_audit, logs, places, wanted, tasks=order.tasks, progress=progress)
     if order.dry_run:
         return AuditDone(audit(into=None).report, "")
     with unfinished(folder) as work:
@@ -103,7 +103,7 @@ def run_audit_of(order: PastOrder, settings: Settings, progress: Progress) -> Au
         (work / REPORT).write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=1))
         (work / PAGE).write_text(audit_page(found, at, fingerprint(key.public_key())), encoding="utf-8")
         files = {name: _hash(work / name) for name in sorted(_names(work))}
-        statement = Statement(at, report.log_id, report.start, report.end, report.differences_count, files)
+        statement = Statement(at, report.logs, report.differences_count, files)
         _sign(work, statement, key)
     return AuditDone(report, str(folder))
 

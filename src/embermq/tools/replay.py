@@ -29,20 +29,21 @@ from embermq.app.control import ControlClient, NoAnswer
 from embermq.app.errors import JobFailed, OptionError, UserError
 from embermq.app.pipeline_side import driver_settings
 from embermq.app.places_noted import noted_places
-from embermq.app.slots import named_slot
+from embermq.app.slots import asked_slots
 from embermq.cluster.slots import slot_of
 from embermq.model.moments import iso_ms
 from embermq.mqtt.topics.errors import TopicError
 from embermq.mqtt.topics.names import SHARE_PREFIX, is_system_topic, validate_filter, validate_topic
 from embermq.mqtt.wire.reason_codes import ReasonCode
 from embermq.pipeline.errors import BrokerAway, PipelineError
+from embermq.pipeline.jobs.past_range import PastRange
 from embermq.pipeline.jobs.putting_back import Notice, Progress
 from embermq.pipeline.jobs.replay_feed import PLACE, ChosenMessages, RefusedMessage, ReplayFeed, Taken
 from embermq.pipeline.jobs.replay_values import Chosen, ReplayRange
 from embermq.pipeline.places import Places
 from embermq.queues.errors import NameRefused
 from embermq.queues.names import QUEUE_PREFIX, parse_topic, queue_name
-from embermq.tools.report_folder import data_of, log_end, replay_range
+from embermq.tools.report_folder import data_of, log_end, past_range, replay_range
 
 
 class ReplayTarget(Struct, frozen=True, kw_only=True):
@@ -218,7 +219,7 @@ class ReplayOrder(Struct, frozen=True, kw_only=True):
     anew: bool = False
     tasks: int = 0
     slot: int | None = None
-    """Of a cluster with several slots: whose messages."""
+    """Of a cluster with several slots: whose messages; those of all slots, one after the other, without."""
 
 
 class ReplayReport(Struct, frozen=True, kw_only=True):
@@ -228,7 +229,8 @@ class ReplayReport(Struct, frozen=True, kw_only=True):
     dry_run: bool
     interrupted: bool
     was_done: bool
-    log_end: int
+    log_ends: tuple[int, ...]
+    """Of each log, by slot where there are several."""
     records: int
     chosen: int
     from_lake: int
@@ -248,7 +250,7 @@ class _Job(Struct, frozen=True, kw_only=True):
 
     id: str
     words: ReplayWords
-    log_end: int
+    log_ends: tuple[int, ...]
     chosen: Chosen | None = None
     place: str = ""
     """Where they are, once all are."""
@@ -261,21 +263,20 @@ def run_replay(order: ReplayOrder, settings: Settings, progress: Progress, notic
     """Raises EmberError, PipelineError. Interrupted, failed or killed, the same order goes on."""
     data_dir, words = data_of(settings, by_slot=True), order.words
     into_slot = _slot_of_target(settings, words)
-    settings, place = named_slot(settings, order.slot), _folder(data_dir, words, order.slot)
+    logs, place = asked_slots(settings, order.slot), _folder(data_dir, words, order.slot)
     goal = ReplayTarget(client=words.client, topic=words.topic, queue=words.queue)
-    target = target_topic(goal)
+    target, past = target_topic(goal), _past(words, len(logs))
     known = None if order.anew or order.dry_run else read_job(place, _Job)
     # One that goes on needs neither Spark nor the log: Kafka may be away.
-    wanted = _range(words, log_end(settings, Places(data_dir)) if known is None else known.log_end)
+    ends = known.log_ends if known is not None else tuple(log_end(one, Places(data_dir)) for one in logs)
+    wanted = [replay_range(past, words.topic_filter, end) for end in ends]
     if order.dry_run:
-        return _report(
-            _Job(id="", words=words, log_end=wanted.log_end, chosen=_choose(order, settings, wanted, None))
-        )
+        return _report(_Job(id="", words=words, log_ends=ends, chosen=_choose(order, logs, wanted, None)))
     with held_folder(place, "this replay") as folder, ControlClient(data_dir) as broker:
         job = None if order.anew else read_job(folder, _Job)
         if job is None:
             forget_job(folder)
-            job = _Job(id=os.urandom(8).hex(), words=words, log_end=wanted.log_end, into_slot=into_slot)
+            job = _Job(id=os.urandom(8).hex(), words=words, log_ends=ends, into_slot=into_slot)
         refused = RefusedFile(folder / REFUSED)
         if job.done:
             return _report(job, refused, was_done=True)
@@ -286,7 +287,8 @@ def run_replay(order: ReplayOrder, settings: Settings, progress: Progress, notic
             )
         check_target(broker, goal)
         if job.chosen is None:
-            job = _choose_into(folder, order, settings, replace(wanted, log_end=job.log_end), job)
+            wanted = [replace(one, log_end=end) for one, end in zip(wanted, job.log_ends, strict=True)]
+            job = _choose_into(folder, order, logs, wanted, job)
         chosen = ChosenMessages(folder / CHOSEN / job.place)
         if job.chosen is None or len(chosen) != job.chosen.chosen:
             raise JobFailed(f"{folder}: files of the chosen messages are missing; --again begins anew")
@@ -304,7 +306,7 @@ def run_replay(order: ReplayOrder, settings: Settings, progress: Progress, notic
 
 
 def _choose_into(
-    folder: Path, order: ReplayOrder, settings: Settings, wanted: ReplayRange, job: _Job
+    folder: Path, order: ReplayOrder, logs: Sequence[Settings], wanted: Sequence[ReplayRange], job: _Job
 ) -> _Job:
     from embermq.pipeline.jobs.replay import sync_tree
 
@@ -313,7 +315,7 @@ def _choose_into(
     # The Java of a killed run may live on for a moment, and write where it began to: never twice in one place.
     place = os.urandom(8).hex()
     into = folder / CHOSEN / place
-    found = _choose(order, settings, wanted, into)
+    found = _choose(order, logs, wanted, into)
     sync_tree(folder / CHOSEN)
     # What was counted in a pass of its own may differ; this is what there is.
     job = replace(job, chosen=replace(found, chosen=len(ChosenMessages(into))), place=place)
@@ -321,14 +323,16 @@ def _choose_into(
     return job
 
 
-def _choose(order: ReplayOrder, settings: Settings, wanted: ReplayRange, into: Path | None) -> Chosen:
+def _choose(
+    order: ReplayOrder, logs: Sequence[Settings], wanted: Sequence[ReplayRange], into: Path | None
+) -> Chosen:
     from embermq.pipeline.jobs.replay import choose
 
-    places = Places(Path(settings.data_dir).absolute())
+    places = Places(Path(logs[0].data_dir).absolute())
     try:
         if into is not None:
             into.mkdir(parents=True)
-        return choose(driver_settings(settings), places, wanted, into=into, tasks=order.tasks)
+        return choose([*map(driver_settings, logs)], places, wanted, into=into, tasks=order.tasks)
     except PipelineError as error:
         raise JobFailed(f"{error}; nothing was replayed") from error
 
@@ -362,7 +366,7 @@ def _report(
         dry_run=refused is None,
         interrupted=interrupted,
         was_done=was_done,
-        log_end=job.log_end,
+        log_ends=job.log_ends,
         records=found.records,
         chosen=found.chosen,
         from_lake=found.from_lake,
@@ -399,15 +403,15 @@ def _slot_of_target(settings: Settings, words: ReplayWords) -> int | None:
     return here
 
 
-def _range(words: ReplayWords, end: int) -> ReplayRange:
-    """Raises OptionError."""
+def _past(words: ReplayWords, logs: int) -> PastRange:
+    """In so many logs. Raises OptionError."""
     try:
         validate_filter(words.topic_filter)
     except TopicError as error:
         raise OptionError(f"--filter: {error}") from None
     if words.topic_filter.startswith(SHARE_PREFIX):
         raise OptionError("--filter: a shared filter is for subscriptions; leave $share and the group out")
-    return replay_range(words.start, words.end, words.topic_filter, end)
+    return past_range(words.start, words.end, logs)
 
 
 # The folder

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ from msgspec import Struct
 
 from embermq.app.config import Settings
 from embermq.app.pipeline_side import driver_settings
+from embermq.app.slots import asked_slots
 from embermq.pipeline.places import Places
 from embermq.tools.redrive import all_letters_file
 from embermq.tools.report_folder import (
@@ -45,10 +47,12 @@ def run_report_of(order: PastOrder, settings: Settings, progress: Progress) -> R
     from embermq.pipeline.jobs.report_page import report_page
 
     data_dir = data_of(settings, by_slot=True)
-    wanted, made_at = past_range(order.start, order.end), now()
+    logs, made_at = asked_slots(settings, order.slot), now()
+    wanted = past_range(order.start, order.end, len(logs))
     folder = report_folder(order.into, data_dir / FOLDER, made_at)
-    report = partial(run_report, driver_settings(settings), Places(data_dir), wanted)
-    with all_letters_file(settings) as letters:
+    report = partial(run_report, [*map(driver_settings, logs)], Places(data_dir), wanted)
+    with ExitStack() as opened:
+        letters = [opened.enter_context(all_letters_file(one)) for one in logs]
         report = partial(report, letters=letters, tasks=order.tasks, progress=progress)
         if order.dry_run:
             return ReportDone(report(into=None), "")

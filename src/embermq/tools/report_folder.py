@@ -17,7 +17,7 @@ from embermq.app.errors import JobFailed, OptionError, UserError
 from embermq.app.pipeline_side import driver_settings
 from embermq.app.places_noted import GIVE, noted_places
 from embermq.app.settings import SQLITE
-from embermq.model.position import OFFSET_END, PARTITION_END, offset_of, partition_of, position_of
+from embermq.model.position import OFFSET_END, PARTITION_END, offset_of, partition_of, position_of, told_place
 from embermq.pipeline.jobs.past_range import PastRange
 from embermq.pipeline.jobs.replay_values import ReplayRange
 from embermq.pipeline.places import Places
@@ -46,7 +46,7 @@ def place_in_log(option: str, text: str) -> tuple[int | None, int | None]:
 
 def told_position(position: int) -> str:
     """As people read it, and type it."""
-    return f"{partition_of(position)}:{offset_of(position)}"
+    return told_place(partition_of(position), offset_of(position))
 
 
 TABLES = "tables"
@@ -55,13 +55,14 @@ TABLES = "tables"
 
 class PastOrder(Struct, frozen=True, kw_only=True):
     """What an operator asks for. `into`: the folder, which must not be there; "" for one in the data directory.
-    `tasks` of Spark at a time, 0 for one a core."""
+    `tasks` of Spark at a time, 0 for one a core. `slot`: of a cluster with several the only one; else all are one."""
 
     start: str = EARLIEST
     end: str = ""
     into: str = ""
     dry_run: bool = False
     tasks: int = 0
+    slot: int | None = None
 
 
 def data_of(settings: Settings, *, by_slot: bool = False) -> Path:
@@ -81,10 +82,15 @@ def data_of(settings: Settings, *, by_slot: bool = False) -> Path:
     return data_dir
 
 
-def past_range(start_text: str, end_text: str) -> PastRange:
-    """Of `--from` and `--to`. Raises OptionError."""
+def past_range(start_text: str, end_text: str, logs: int = 1) -> PastRange:
+    """Of `--from` and `--to`, in so many logs. Raises OptionError."""
     start, start_ms = (None, None) if start_text == EARLIEST else place_in_log("--from", start_text)
     end, end_ms = place_in_log("--to", end_text) if end_text else (None, None)
+    for option, text, position in (("--from", start_text, start), ("--to", end_text, end)):
+        if logs > 1 and position is not None:
+            raise OptionError(
+                f"{option}: {text} is a position in the log of one slot: name that with --slot, or give a time"
+            )
     if (start is not None and end is not None and start >= end) or (
         start_ms is not None and end_ms is not None and start_ms >= end_ms
     ):
@@ -100,11 +106,11 @@ def log_end(settings: Settings, places: Places) -> int:
         return past.log_end
 
 
-def replay_range(start: str, end: str, topic_filter: str, log_end: int) -> ReplayRange:
-    """Of `--from` and `--to`, in a log that ends there. Raises OptionError."""
-    past = past_range(start, end)
+def replay_range(past: PastRange, topic_filter: str, log_end: int) -> ReplayRange:
+    """In a log that ends there. Raises OptionError."""
     if past.start is not None and past.start > log_end:
-        raise OptionError(f"--from: {start} is behind the end of the log, which is {told_position(log_end)}")
+        start, end = told_position(past.start), told_position(log_end)
+        raise OptionError(f"--from: {start} is behind the end of the log, which is {end}")
     return ReplayRange(
         topic_filter=topic_filter,
         log_end=log_end,

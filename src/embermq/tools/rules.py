@@ -14,7 +14,7 @@ from embermq.pipeline.errors import RuleRefused
 from embermq.pipeline.places import Places
 from embermq.pipeline.rules.settings import RuleSettings
 from embermq.pipeline.rules.values import CheckedRule, SetAsideMessage, TriedRule
-from embermq.tools.report_folder import EARLIEST, data_of, log_end, replay_range
+from embermq.tools.report_folder import EARLIEST, data_of, log_end, past_range, replay_range
 
 
 class RuleTrial(Struct, frozen=True, kw_only=True):
@@ -39,8 +39,8 @@ def run_trial(order: RuleTrial, settings: Settings) -> TriedRule:
     from embermq.pipeline.rules.trying import try_rule
 
     [(name, rule)] = chosen([order.name], settings).items()
-    places = Places(data_of(settings, by_slot=True))
-    wanted = replay_range(order.start, order.end, "#", log_end(settings, places))
+    places, past = Places(data_of(settings, by_slot=True)), past_range(order.start, order.end)
+    wanted = replay_range(past, "#", log_end(settings, places))
     try:
         return try_rule(
             driver_settings(settings), places, name, rule, wanted, shown=order.shown, tasks=order.tasks

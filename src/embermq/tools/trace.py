@@ -12,6 +12,7 @@ from pathlib import Path
 from embermq.app.config import Settings
 from embermq.app.errors import OptionError, UserError
 from embermq.app.settings import SQLITE
+from embermq.app.slots import asked_slots
 from embermq.formats.entry_rest import decode_rest
 from embermq.formats.log_record import RecordError, decode_record
 from embermq.model.queue_rows import MessageState
@@ -39,18 +40,18 @@ _SINKS = {"dispatch": "applications.db", "lake": "lake.db", "traffic": "traffic.
 _ARCHIVE = ("messages.db", "archive.db")
 
 
-def trace(wanted: Wanted, settings: Settings) -> TracedMessage:
-    """Follow one message from its record to all who got it. Raises OptionError for what was asked,
-    UserError for what is not there."""
+def trace(wanted: Wanted, settings: Settings, slot: int | None = None) -> TracedMessage:
+    """Follow one message from its record to all who got it; of several slots in all, unless one is named. Raises
+    OptionError for what was asked, UserError for what is not there."""
     data_dir = data_of(settings, by_slot=True)
     if sum(bool(given) for given in (wanted.position, wanted.time, wanted.message)) != 1:
         raise OptionError("one of --position, --time and --message says which message of the topic")
     with ExitStack() as opened:
         if settings.stores.log == SQLITE:
             return _FileTrace(Places(data_dir), settings, opened).run(wanted)
-        from embermq.tools.trace_servers import ServersTrace  # its clients are not in every installation
+        from embermq.tools.trace_servers import trace_on_servers  # its clients are not in every installation
 
-        return ServersTrace(settings, opened).run(wanted)
+        return trace_on_servers(wanted, asked_slots(settings, slot), opened)
 
 
 class _FileTrace(Trace):

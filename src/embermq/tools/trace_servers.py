@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, suppress
 from functools import cached_property
+
+from msgspec.structs import replace
 
 from embermq.adapters.redis.applications import noted_unacknowledged, stored_reader
 from embermq.adapters.redis.blocking import BlockingRedis
@@ -19,13 +21,14 @@ from embermq.app.pipeline_side import kafka_positions
 from embermq.app.store_addresses import redis_address
 from embermq.formats.application_logs import SHARED
 from embermq.formats.kafka_record import decode_kafka_record, read_source
-from embermq.formats.log_record import LogRecord, RecordError, Stamp, decode_record
+from embermq.formats.log_record import LogRecord, RecordError, Stamp, decode_record, slot_in
 from embermq.formats.redis_layout import decode_retained, retained_key
 from embermq.model.client_type import ClientType
 from embermq.model.position import offset_of, partition_of, position_of
 from embermq.model.session_writes import QueueState
 from embermq.model.unacknowledged import OUTCOMES
 from embermq.pipeline.log_look import Bounds
+from embermq.pipeline.sources.log_file import CLOCK_MS
 from embermq.ports.reader_positions import StoredReader
 from embermq.ports.sessions import StoredState
 from embermq.queues.names import DEAD_LETTER_PREFIX, QUEUE_PREFIX, queue_name
@@ -38,6 +41,7 @@ from embermq.tools.trace_values import (
     FoundMessage,
     Trace,
     TracedDelivery,
+    TracedMessage,
     Wanted,
     leads,
     no_such_message,
@@ -49,11 +53,51 @@ ACKNOWLEDGED = "acknowledged"
 NOTHING = Bounds(0, 0)
 
 
+def trace_on_servers(wanted: Wanted, slots: Sequence[Settings], opened: ExitStack) -> TracedMessage:
+    """In several slots: the message where it was accepted, with what became of its copies in the others. Raises
+    UserError, OptionError, KafkaLogError, StoreError."""
+    traces = [ServersTrace(one, opened, leaves_out_copies=len(slots) > 1) for one in slots]
+    if len(traces) == 1:
+        return traces[0].run(wanted)
+    if wanted.position:
+        raise OptionError(
+            "--position: it is one in the log of one slot: name that with --slot, or give --time"
+        )
+    found: list[tuple[int, int, FoundMessage]] = []
+    nowhere: UserError | None = None
+    for slot, trace in enumerate(traces):
+        try:
+            one = trace.find(wanted)
+            found.append((one.message.accepted_ms, slot, one))
+        except UserError as error:
+            nowhere = error
+    if not found:
+        assert nowhere is not None, "each slot has it or says why not"
+        raise nowhere
+    _, home, first = min(found, key=_moment)
+    copies = (
+        (slot, trace, trace.copy_of(home, first))
+        for slot, trace in enumerate(traces)
+        if slot != home and not wanted.message
+    )
+    lives = (
+        replace(trace.life_of(copy, wanted.topic), slot=slot)
+        for slot, trace, copy in copies
+        if copy is not None
+    )
+    return replace(traces[home].life_of(first, wanted.topic), slot=home, copies=tuple(lives))
+
+
+def _moment(found: tuple[int, int, FoundMessage]) -> tuple[int, int]:
+    return found[:2]
+
+
 class ServersTrace(Trace):
     """Raises KafkaLogError and StoreError when they do not answer."""
 
-    def __init__(self, settings: Settings, opened: ExitStack) -> None:
+    def __init__(self, settings: Settings, opened: ExitStack, *, leaves_out_copies: bool = False) -> None:
         super().__init__(settings)
+        self._leaves_out_copies = leaves_out_copies
         self._redis = opened.enter_context(
             BlockingRedis(redis_address(settings.stores.session), settings.redis)
         )
@@ -98,9 +142,19 @@ class ServersTrace(Trace):
         ends = {number: found.end for number, found in self._bounds.items()}
         for number, begin in sorted(self._kafka.offsets_since(time_ms, ends).items()):
             for offset, record in self._records(number, begin, ends[number]):
-                if isinstance(record, RecordError):
+                if isinstance(record, RecordError) or (self._leaves_out_copies and slot_in(record)):
                     continue
                 if record.message.topic == topic and record.message.accepted_ms >= time_ms:
+                    return FoundMessage(offset, record.message, record, "the log")
+        return None
+
+    def copy_of(self, slot: int, original: FoundMessage) -> FoundMessage | None:
+        """The record here of a message in the log of that slot; None when there is none."""
+        ends = {number: found.end for number, found in self._bounds.items()}
+        since_ms = original.message.accepted_ms - CLOCK_MS
+        for number, begin in sorted(self._kafka.offsets_since(since_ms, ends).items()):
+            for offset, record in self._records(number, begin, ends[number]):
+                if not isinstance(record, RecordError) and slot_in(record) == (slot, original.offset):
                     return FoundMessage(offset, record.message, record, "the log")
         return None
 

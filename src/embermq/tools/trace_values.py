@@ -59,7 +59,8 @@ class TracedDelivery(Struct, frozen=True, kw_only=True):
 class TracedMessage(Struct, frozen=True, kw_only=True):
     """`found_in` says where its record is. `sinks`: what has passed it, by name. `sessions_count`: of sessions that are
     there now and whose subscriptions match and are older than it. `copy_of`: where a copy of another slot's record
-    comes from, "" for none."""
+    comes from, "" for none. `copies` in other slots, told where all slots were looked into; `slot` says of which it is
+    then."""
 
     position: str
     topic: str
@@ -78,6 +79,8 @@ class TracedMessage(Struct, frozen=True, kw_only=True):
     sessions_count: int
     queues: tuple[TracedDelivery, ...]
     sinks: dict[str, bool]
+    slot: int | None = None
+    copies: tuple[TracedMessage, ...] = ()
 
 
 class FoundMessage(Struct, frozen=True):
@@ -98,10 +101,13 @@ class Trace(ABC):
     def run(self, wanted: Wanted) -> TracedMessage:
         """Find the message and what became of it. Raises UserError when it is not there, OptionError for
         what was asked."""
-        found = self._find(wanted)
+        return self.life_of(self.find(wanted), wanted.topic)
+
+    def life_of(self, found: FoundMessage, topic: str) -> TracedMessage:
+        """What became of it here. Raises UserError when it is of another topic."""
         message, position = found.message, told_position(found.offset)
-        if message.topic != wanted.topic:
-            raise UserError(f"{position} is a message of topic {message.topic!r}, not of {wanted.topic!r}")
+        if message.topic != topic:
+            raise UserError(f"{position} is a message of topic {message.topic!r}, not of {topic!r}")
         said = dict(message.properties.user_properties) if message.properties is not None else {}
         sessions = list(self._sessions(found))
         return TracedMessage(
@@ -124,7 +130,8 @@ class Trace(ABC):
             sinks=self._sinks(found.offset),
         )
 
-    def _find(self, wanted: Wanted) -> FoundMessage:
+    def find(self, wanted: Wanted) -> FoundMessage:
+        """Raises UserError when it is not there, OptionError for what was asked."""
         if wanted.position:
             return self._at(_position(wanted.position), wanted.topic)
         if wanted.message:

@@ -19,6 +19,7 @@ from embermq.app.pipeline_side import driver_settings
 from embermq.app.places_noted import note_places
 from embermq.app.settings import StoreSettings
 from embermq.app.slots import (
+    asked_slots,
     check_slots,
     cluster_of,
     named_slot,
@@ -138,6 +139,15 @@ def test_commands_mean_the_slot_that_the_node_of_a_data_directory_had_last(tmp_p
         assert noted_slot(settings) == slot_settings(settings, slot)
     alone = replace(settings, cluster=ClusterSettings())
     assert noted_slot(alone) == alone
+
+
+def test_a_job_is_of_all_slots_unless_one_is_named() -> None:
+    assert asked_slots(TWO, None) == (TWO, slot_settings(TWO, 1))
+    assert asked_slots(TWO, 1) == (slot_settings(TWO, 1),)
+    with pytest.raises(OptionError, match="--slot: 2 is none of them"):
+        asked_slots(TWO, 2)
+    alone = replace(TWO, cluster=ClusterSettings())
+    assert asked_slots(alone, None) == asked_slots(alone, 0) == (alone,)
 
 
 def test_a_command_is_told_of_which_slot_it_shows_messages() -> None:

@@ -21,8 +21,8 @@ SETTINGS = Settings(
 )
 
 
-def order(slot: int | None, **words: str) -> ReplayOrder:
-    return ReplayOrder(words=ReplayWords(start="earliest", **words), rate=1.0, slot=slot)
+def order(slot: int | None, start: str = "earliest", **words: str) -> ReplayOrder:
+    return ReplayOrder(words=ReplayWords(start=start, **words), rate=1.0, slot=slot)
 
 
 def test_it_says_whose_messages_and_goes_to_the_node_of_the_client(tmp_path: Path) -> None:
@@ -31,5 +31,7 @@ def test_it_says_whose_messages_and_goes_to_the_node_of_the_client(tmp_path: Pat
     elsewhere = next(each for each in map("app{}".format, range(100)) if slot_of(each, 2) == 1)
     with pytest.raises(UserError, match=f"the client '{elsewhere}' is of slot 1, and its log is there"):
         run_replay(order(0, client=elsewhere), settings, lambda *_: None, lambda _: None)
-    with pytest.raises(OptionError, match="--slot: the cluster has slots 0 to 1"):
-        run_replay(order(None, topic="again"), settings, lambda *_: None, lambda _: None)
+    with pytest.raises(OptionError, match="--slot: 2 is none of them: the cluster has slots 0 to 1"):
+        run_replay(order(2, topic="again"), settings, lambda *_: None, lambda _: None)
+    with pytest.raises(OptionError, match="--from: 0:7 is a position in the log of one slot: name that"):
+        run_replay(order(None, "0:7", topic="again"), settings, lambda *_: None, lambda _: None)

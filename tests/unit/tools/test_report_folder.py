@@ -32,6 +32,14 @@ def test_what_is_no_place_is_refused(text: str) -> None:
         place_in_log("--from", text)
 
 
+def test_a_position_is_of_one_log() -> None:
+    with pytest.raises(
+        OptionError, match="--to: 0:9 is a position in the log of one slot: name that with --slot"
+    ):
+        past_range("earliest", "0:9", logs=2)
+    assert past_range("2026-11-01", "2026-11-02", logs=2).has_times
+
+
 def test_a_range_ends_behind_its_beginning() -> None:
     with pytest.raises(OptionError, match="--to: 0:9 is not behind --from, 1:3"):
         past_range("1:3", "0:9")

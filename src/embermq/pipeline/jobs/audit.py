@@ -7,31 +7,29 @@ while the job runs. Nothing is changed, the broker may run or not.
 import tempfile
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct
 from msgspec.structs import replace
 from pyspark.sql import DataFrame, Row, SparkSession, Window
 from pyspark.sql import functions as F
 
 from embermq.pipeline.batch import batch_session, spark_failures
 from embermq.pipeline.errors import AuditError
+from embermq.pipeline.jobs.audit_sum import ROWS_SHOWN, AuditFound, LogAudited, summed
 from embermq.pipeline.jobs.audit_values import (
-    AcceptedByRoot,
     ApplicationAccount,
-    AuditReport,
+    AuditedLog,
     Difference,
-    OutcomeByDay,
     QueueAccount,
     StoredAccount,
 )
 from embermq.pipeline.jobs.kept_records import (
     NOWHERE,
     KeptRecords,
-    iso_date,
     joins_in_little_memory,
 )
 from embermq.pipeline.jobs.past_range import PastRange
@@ -50,10 +48,7 @@ from embermq.pipeline.transforms.audit import (
     judged,
 )
 
-DIFFERENCES_SHOWN = 1_000
-"""In the report itself; its Parquet file has all of them."""
-ROWS_SHOWN = 10_000
-STEPS = 5
+LOG_STEPS = 4
 _UNACKNOWLEDGED_DAYS = 30
 NOT_WHOLE = "the range does not have everything up to now"
 BEGAN_BEFORE = "its life began before the range"
@@ -64,40 +59,38 @@ Copy = Callable[[Path], int]
 """Copies what is on servers into tables in a folder, and returns the dispatcher's floor."""
 
 
-class AuditFound(Struct, frozen=True):
-    """What a page shows besides the report."""
-
-    report: AuditReport
-    traffic: tuple[AcceptedByRoot, ...]
-    outcomes: tuple[OutcomeByDay, ...]
-
-
 def run_audit(
-    settings: PipelineSettings,
+    logs: Sequence[tuple[PipelineSettings, Copy | None]],
     places: Places,
     wanted: PastRange,
     *,
     into: Path | None,
     tasks: int,
     progress: Progress,
-    copy: Copy | None = None,
 ) -> AuditFound:
-    """Write tables into the folder `into`; None: none. `copy` copies what is on servers. Raises AuditError,
-    PipelineError."""
-    began = time.monotonic()
+    """Of several logs, one after the other, as of one: the settings of each, and what copies what is on servers. Write
+    tables into the folder `into`; None: none. Raises AuditError, PipelineError."""
+    began, settings = time.monotonic(), logs[0][0]
+    steps = len(logs) * LOG_STEPS + 1
     with (
         spark_failures(lambda reason: AuditError(f"the messages cannot be read: {reason}")),
         tempfile.TemporaryDirectory(prefix="embermq-") as work,
         batch_session(settings, tasks, Path(work), lake=has_lake(settings, places)) as spark,
+        joins_in_little_memory(spark),
     ):
-        files = Path(work) / "audit"
-        with (
-            joins_in_little_memory(spark),
-            closing(_audit(spark, settings, places, wanted, work=files, copy=copy)) as audit,
-        ):
-            found = audit.run(into, progress)
+        found = []
+        for number, (own, copy) in enumerate(logs):
+            files, told = Path(work) / f"audit-{number}", partial(_told_step, progress, number, steps)
+            with closing(_audit(spark, own, places, wanted, work=files, copy=copy)) as audit:
+                found.append(audit.run(told))
+        together = summed(found, into)
+        progress(steps, steps)
     seconds = round(time.monotonic() - began, 3)
-    return AuditFound(replace(found.report, seconds=seconds), found.traffic, found.outcomes)
+    return AuditFound(replace(together.report, seconds=seconds), together.traffic, together.outcomes)
+
+
+def _told_step(progress: Progress, log: int, steps: int, done: int) -> None:
+    progress(log * LOG_STEPS + done, steps)
 
 
 def _audit(
@@ -124,6 +117,8 @@ class Audit(ABC):
 
     floors_are_positions = True
     """Of sessions."""
+    slot: int | None = None
+    """Of a cluster with several: whose log it is."""
 
     def __init__(self, spark: SparkSession, places: Places, wanted: PastRange, work: Path) -> None:
         self._spark = spark
@@ -175,71 +170,44 @@ class Audit(ABC):
     def close(self) -> None:
         """Let go of what is open; nothing is asked afterwards."""
 
-    def run(self, into: Path | None, progress: Progress) -> AuditFound:
+    def run(self, progress: Callable[[int], None]) -> LogAudited:
+        """`progress` is told how many of the `LOG_STEPS` are done. What is returned is read from `work`."""
         at = self._at = self._settle()
         names = (path.stem for path in self._work.glob("*.parquet"))
         self._stored |= {
             name: self._spark.read.parquet(str(self._work / f"{name}.parquet")) for name in names
         }
-        progress(1, STEPS)
+        progress(1)
         start, end, records = self._keep()
-        progress(2, STEPS)
+        progress(2)
         owed = self._once("owed", self._judged(records))
-        progress(3, STEPS)
+        progress(3)
         self._look_at(owed)
         totals = _totals(records)
         is_whole = not self._wanted.has_times and self._is_whole(totals, start, end)
         accounts = self._accounts(owed, start, end, totals["oldest"] if is_whole else None)
-        progress(4, STEPS)
         differences, compared = self._differences(records, owed, accounts, start, end)
-        found = self._once("found", differences)
-        outcomes = owed.groupBy("date", "root", "client", "outcome").agg(
-            F.count(F.lit(1)).alias("messages"), F.sum("payload_bytes").alias("payload_bytes")
-        )
-        traffic = (
-            records.where("error IS NULL AND NOT is_copy")  # those are accepted where they come from
-            .groupBy("date", "root")
-            .agg(F.count(F.lit(1)).alias("messages"), F.sum("payload_bytes").alias("payload_bytes"))
-        )
-        if into is not None:
-            self._write(into, {"deliveries": outcomes, "accepted": traffic, "differences": found})
-        by_outcome = {
-            row["outcome"]: row["n"] for row in owed.groupBy("outcome").agg(F.count("*").alias("n")).collect()
-        }
-        shown = found.orderBy("offset", "kind").limit(DIFFERENCES_SHOWN).collect()
-        report = AuditReport(
-            log_id=at.log_id,
-            start=start,
-            end=end,
-            log_first=at.log_first,
-            oldest=iso_date(totals["oldest"]),
-            newest=iso_date(totals["newest"]),
-            records=totals["records"],
-            payload_bytes=totals["payload_bytes"],
-            from_lake=totals["from_lake"],
-            lake_compared=compared,
-            dispatched=at.dispatched,
-            dispatcher_floor=at.dispatcher_floor,
-            deliveries=by_outcome,
-            applications=tuple(accounts),
-            stored=tuple(self._stored_accounts()),
-            queues=tuple(self._queue_accounts(records)),
-            differences_count=found.count(),
-            differences=tuple(Difference(**row.asDict()) for row in shown),
+        found = LogAudited(
+            log=AuditedLog(
+                slot=self.slot,
+                log_id=at.log_id,
+                start=start,
+                end=end,
+                log_first=at.log_first,
+                dispatched=at.dispatched,
+                dispatcher_floor=at.dispatcher_floor,
+            ),
+            totals=totals | {"lake_compared": compared},
+            applications=accounts,
+            stored=list(self._stored_accounts()),
+            queues=list(self._queue_accounts(records)),
             not_checked=self._not_checked(records),
+            records=records,
+            owed=owed,
+            differences=self._once("found", differences.withColumn("slot", F.lit(self.slot).cast("int"))),
         )
-        progress(STEPS, STEPS)
-        per_client = outcomes.groupBy("date", "client", "outcome").agg(F.sum("messages").alias("messages"))
-        return AuditFound(
-            report,
-            tuple(
-                AcceptedByRoot(**_named(row))
-                for row in traffic.orderBy("date", "root").limit(ROWS_SHOWN).collect()
-            ),
-            tuple(
-                OutcomeByDay(**_named(row)) for row in per_client.orderBy("date").limit(ROWS_SHOWN).collect()
-            ),
-        )
+        progress(LOG_STEPS)
+        return found
 
     def _once(self, name: str, table: DataFrame) -> DataFrame:
         """The same, worked out once: it is asked several times."""
@@ -292,7 +260,9 @@ class Audit(ABC):
 
     def _queue_accounts(self, records: DataFrame) -> Iterator[QueueAccount]:
         accepted = (
-            records.where("queue IS NOT NULL").groupBy("queue").agg(F.count(F.lit(1)).alias("accepted"))
+            records.where("queue IS NOT NULL AND NOT is_copy")
+            .groupBy("queue")
+            .agg(F.count(F.lit(1)).alias("accepted"))
         )
         there = self._stored["queues"].join(accepted, "queue", "full")
         columns = (
@@ -353,11 +323,6 @@ class Audit(ABC):
             ]
             together = together.unionByName(self._spark.createDataFrame(rows, together.schema))
         return together, compared
-
-    @staticmethod
-    def _write(into: Path, tables: dict[str, DataFrame]) -> None:
-        for name, table in tables.items():
-            table.coalesce(1).write.mode("overwrite").option("compression", "zstd").parquet(str(into / name))
 
 
 class EmbeddedAudit(Audit):
@@ -496,8 +461,3 @@ def _told(kind: Any, who: Any, offset: Any, **other: Any) -> list[Any]:
         F.coalesce(messages.cast("long"), F.lit(1).cast("long")).alias("messages"),
         F.lit(other.get("note", "")).alias("note"),
     ]
-
-
-def _named(row: Any) -> dict[str, Any]:
-    found: dict[str, Any] = row.asDict()
-    return found | {"date": str(found["date"])}

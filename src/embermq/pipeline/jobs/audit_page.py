@@ -3,8 +3,8 @@
 from collections import defaultdict
 
 from embermq.model.position import offset_of, partition_of
-from embermq.pipeline.jobs.audit import AuditFound
-from embermq.pipeline.jobs.audit_values import AuditReport
+from embermq.pipeline.jobs.audit_sum import AuditFound
+from embermq.pipeline.jobs.audit_values import AuditedLog, AuditReport
 from embermq.pipeline.page import Page, grouped
 
 ROWS_MAX = 500
@@ -24,10 +24,7 @@ def audit_page(found: AuditFound, made_at: str, signed_by: str) -> str:
     """The report of an audit as one HTML page that loads nothing."""
     report = found.report
     page = Page("Audit of messages")
-    page.paragraph(
-        f"made {made_at}; log {report.log_id}, positions {_position(report.start, None)} up to "
-        f"{_position(report.end, None)}; key {signed_by}"
-    )
+    page.paragraph(f"made {made_at}; {'; '.join(_range(one) for one in report.logs)}; key {signed_by}")
     if report.differences_count:
         page.paragraph(f"{report.differences_count:,} differences were found.", "bad")
     elif all(one.is_checked for one in report.applications) and not report.not_checked:
@@ -42,7 +39,14 @@ def audit_page(found: AuditFound, made_at: str, signed_by: str) -> str:
         page.table(
             ("what", "where", "position", "topic", "messages", "note"),
             (
-                (one.kind, one.who, _position(one.offset, one.until), one.topic, one.messages, one.note)
+                (
+                    one.kind,
+                    one.who,
+                    _of_slot(one.slot) + _position(one.offset, one.until),
+                    one.topic,
+                    one.messages,
+                    one.note,
+                )
                 for one in report.differences[:ROWS_MAX]
             ),
         )
@@ -112,7 +116,9 @@ def _deliveries(page: Page, found: AuditFound) -> None:
     page.bars("deliveries to applications by day", days)
     page.heading("Other sessions")
     page.paragraph(
-        f"Settled or stored: everything before position {_position(report.dispatcher_floor, None)}."
+        "Settled or stored: everything before position "
+        + ", ".join(_of_slot(one.slot) + _told(one.dispatcher_floor) for one in report.logs)
+        + "."
     )
     if report.stored:
         page.table(
@@ -128,6 +134,14 @@ def _queues(page: Page, report: AuditReport) -> None:
             ("queue", "accepted", "in it now", "delayed"),
             ((one.queue, one.accepted, one.entries, one.delayed) for one in report.queues[:ROWS_MAX]),
         )
+
+
+def _range(one: AuditedLog) -> str:
+    return f"{_of_slot(one.slot)}log {one.log_id}, positions {_told(one.start)} up to {_told(one.end)}"
+
+
+def _of_slot(slot: int | None) -> str:
+    return "" if slot is None else f"slot {slot}: "
 
 
 def _position(offset: int | None, until: int | None) -> str:

@@ -15,6 +15,8 @@ class Difference(Struct, frozen=True, kw_only=True):
     topic: str | None = None
     messages: int = 1
     note: str = ""
+    slot: int | None = None
+    """Of a cluster with several: in whose log."""
 
 
 class ApplicationAccount(Struct, frozen=True, kw_only=True):
@@ -69,23 +71,31 @@ class OutcomeByDay(Struct, frozen=True, kw_only=True):
     messages: int
 
 
-class AuditReport(Struct, frozen=True, kw_only=True):
-    """The range is [start, end) of the log `log_id`, in positions; only `floor` of an application is of its own log.
-    All that is owed to sessions without a log of their own, and came before `dispatcher_floor`, has been delivered or
-    is stored. `deliveries` by outcome; the first of `differences_count`."""
+class AuditedLog(Struct, frozen=True, kw_only=True):
+    """The range is [start, end) of the log `log_id`, in positions. All that is owed to sessions without a log of their
+    own, and came before `dispatcher_floor`, has been delivered or is stored."""
 
+    slot: int | None
+    """Of a cluster with several: whose log it is."""
     log_id: int
     start: int
     end: int
     log_first: int
+    dispatched: int
+    dispatcher_floor: int
+
+
+class AuditReport(Struct, frozen=True, kw_only=True):
+    """Of all `logs` together. Only `floor` of an application is of its own log. `deliveries` by outcome; the first of
+    `differences_count`."""
+
+    logs: tuple[AuditedLog, ...]
     oldest: str | None
     newest: str | None
     records: int
     payload_bytes: int
     from_lake: int
     lake_compared: int
-    dispatched: int
-    dispatcher_floor: int
     deliveries: dict[str, int]
     applications: tuple[ApplicationAccount, ...]
     stored: tuple[StoredAccount, ...]

@@ -57,6 +57,7 @@ class KafkaAudit(Audit):
         super().__init__(spark, places, wanted, work)
         self._settings = settings
         self._kafka = kafka
+        self.slot = kafka.slot
         self._copy = copy
         self._positions = KafkaPositions(kafka)
         self._past: KafkaPastMessages | None = None

@@ -77,7 +77,10 @@ class KafkaPastMessages:
         ends = self._ends(wanted)
         return tuple(
             PartitionRange(
-                partition=number, start=min(max(at, _within(number, wanted.start or 0)), end), end=end
+                partition=number,
+                start=min(max(at, _within(number, wanted.start or 0)), end),
+                end=end,
+                slot=self.positions.kafka.slot,
             )
             for number, at, end in ((number, first[number], ends[number]) for number in sorted(ends))
         )

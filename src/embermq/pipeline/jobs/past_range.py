@@ -17,12 +17,14 @@ class PastRange(Struct, frozen=True, kw_only=True):
         return self.start_ms is not None or self.end_ms is not None
 
 
-class PartitionRange(Struct, frozen=True, kw_only=True):
-    """Positions [start, end) of one partition of the log."""
+class PartitionRange(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Positions [start, end) of one partition of the log; `slot`, where there are several, says whose."""
 
     partition: int
     start: int
     end: int
+    slot: int | None = None
 
     def __str__(self) -> str:
-        return f"{self.partition}:{self.start} up to {self.partition}:{self.end}"
+        of = "" if self.slot is None else f"slot {self.slot}, "
+        return f"{of}{self.partition}:{self.start} up to {self.partition}:{self.end}"

@@ -7,12 +7,14 @@ into the range that it reads ends. The second part, `replay_feed`, needs no Spar
 import os
 import tempfile
 import time
-from contextlib import closing
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
 from datetime import UTC, datetime
 from pathlib import Path
 
 from msgspec.structs import replace
 from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F
 
 from embermq.pipeline.batch import batch_session, spark_failures
 from embermq.pipeline.errors import ReplayError
@@ -21,7 +23,7 @@ from embermq.pipeline.jobs.past_records import LAKE_ORDER, accepted_in, has_lake
 from embermq.pipeline.jobs.replay_feed import LAKE_PART, LOG_PART
 from embermq.pipeline.jobs.replay_values import Chosen, ReplayRange
 from embermq.pipeline.places import Places
-from embermq.pipeline.settings import PipelineSettings
+from embermq.pipeline.settings import PipelineSettings, slot_of_pipeline
 from embermq.pipeline.sources.message_log import MessageLogSource
 from embermq.pipeline.transforms.batch_values import is_copy
 from embermq.pipeline.transforms.replay import (
@@ -40,36 +42,52 @@ _WRITING = {
 
 
 def choose(
-    settings: PipelineSettings, places: Places, wanted: ReplayRange, *, into: Path | None, tasks: int
+    settings: Sequence[PipelineSettings],
+    places: Places,
+    wanted: Sequence[ReplayRange],
+    *,
+    into: Path | None,
+    tasks: int,
 ) -> Chosen:
-    """Write what is wanted into the folder `into`; None: count it alone. Raises ReplayError, PipelineError."""
+    """Of each log, by its settings, write what is wanted into the folder `into`, one log after the other; None: count
+    it alone. Raises ReplayError, PipelineError."""
     began = time.monotonic()
-    with (
-        closing(past_messages(settings, places)) as past,
-        tempfile.TemporaryDirectory(prefix="embermq-") as work,
-    ):
-        uses_lake = past.begins_before(wanted) and has_lake(settings, places)
+    with ExitStack() as opened, tempfile.TemporaryDirectory(prefix="embermq-") as work:
+        logs = [opened.enter_context(closing(past_messages(each, places))) for each in settings]
+        there = has_lake(settings[0], places)
+        in_lake = [there and past.begins_before(each) for past, each in zip(logs, wanted, strict=True)]
         with (
             spark_failures(lambda reason: ReplayError(f"the messages cannot be read: {reason}")),
-            batch_session(settings, tasks, Path(work), lake=uses_lake, spill=into) as spark,
+            batch_session(settings[0], tasks, Path(work), lake=any(in_lake), spill=into) as spark,
         ):
             spark.dataSource.register(MessageLogSource)
-            found = _choose(spark, past, wanted, into, uses_lake=uses_lake)
+            parts = []
+            for number, past in enumerate(logs):
+                slot, part = slot_of_pipeline(settings[number]), into and into / f"{number:02}"
+                parts.append(_choose(spark, past, wanted[number], part, slot, uses_lake=in_lake[number]))
+    found = _sum(parts)
     return replace(found, seconds=round(time.monotonic() - began, 3))
 
 
 def _choose(
-    spark: SparkSession, past: PastMessages, wanted: ReplayRange, into: Path | None, *, uses_lake: bool
+    spark: SparkSession,
+    past: PastMessages,
+    wanted: ReplayRange,
+    into: Path | None,
+    slot: int | None,
+    *,
+    uses_lake: bool,
 ) -> Chosen:
-    now = datetime.now(UTC)
+    """Of one log."""
+    now, of_slot = datetime.now(UTC), F.lit(slot).cast("int")
     for last in (*[False] * (TRIES - 1), True):
         parts: list[Chosen] = []
         if uses_lake:
-            lake = in_lives(past.in_lake(spark, wanted), wanted.topic_filter)
+            lake = in_lives(past.in_lake(spark, wanted).withColumn("slot", of_slot), wanted.topic_filter)
             found = _take(lake, wanted, now, into and into / LAKE_PART, ordered_by=LAKE_ORDER)
             parts.append(replace(found, from_lake=found.chosen))
         own = past.in_log(spark, wanted).where(~is_copy())  # those are replayed where they come from
-        parts.append(_take(own, wanted, now, into and into / LOG_PART))
+        parts.append(_take(own.withColumn("slot", of_slot), wanted, now, into and into / LOG_PART))
         older = past.let_go(wanted)
         if not past.look() or last:
             break

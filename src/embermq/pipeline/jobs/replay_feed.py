@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from embermq.formats.log_record import FIELD_RULES, encode_record
 from embermq.model.message import Message
+from embermq.model.position import told_place
 from embermq.mqtt.topics.errors import TopicError
 from embermq.mqtt.topics.names import SERVED_BYTES_MAX, SERVED_LEVELS_MAX, validate_topic
 from embermq.mqtt.wire.properties import Properties
@@ -27,7 +28,7 @@ from embermq.queues.names import QUEUE_PREFIX
 from embermq.queues.publication import DEDUP_ID, DELAY, DELIVER_AT
 
 LAKE_PART, LOG_PART = "0-lake", "1-log"
-"""Folders of what was chosen, in their order."""
+"""Folders of what was chosen of a log, in their order; those of each log are in a folder of its own."""
 PIECE = 500
 """Messages of one request: one transaction, some ten milliseconds of the broker's."""
 PIECE_BYTES = 512 * 1024
@@ -35,7 +36,7 @@ READ_BYTES = 16 * 1024 * 1024
 """Of messages that are read from a file at a time."""
 
 FROM, ACCEPTED_AT, TOPIC = "replayed-from", "replayed-accepted-at", "replayed-topic"
-"""User properties of a replayed message: "partition:offset", Unix milliseconds, and its topic where that is another."""
+"""User properties of a replayed message: its place, Unix milliseconds, and its topic where that is another."""
 MARKS = frozenset({FROM, ACCEPTED_AT, TOPIC})
 _QUEUE_WORDS = frozenset({DEDUP_ID, DELAY, DELIVER_AT})
 PLACE = "{topic}"
@@ -58,6 +59,8 @@ class RefusedMessage(Struct, frozen=True, kw_only=True):
     offset: int
     topic: str
     reason: str
+    slot: int | None = None
+    """Of a cluster with several, in whose log it is."""
 
 
 class ReplayDoor(Protocol):
@@ -82,9 +85,7 @@ class ChosenMessages:
     """What Spark has written, by number."""
 
     def __init__(self, folder: Path) -> None:
-        self._files = [
-            file for part in (LAKE_PART, LOG_PART) for file in sorted((folder / part).glob("*.parquet"))
-        ]
+        self._files = sorted(folder.rglob("*.parquet"))
 
     @cached_property
     def _ends(self) -> list[int]:
@@ -194,6 +195,7 @@ class ReplayFeed(Patient):
                 offset=row["offset"],
                 topic=row["topic"],
                 reason=reason,
+                slot=row.get("slot"),
             )
         )
 
@@ -221,7 +223,8 @@ def encoded(row: Mapping[str, Any], topic: str) -> bytes:
     # Words to a queue have had their effect: a dedup-id that it remembers would have the message dropped.
     dropped = MARKS | _QUEUE_WORDS if target.startswith(QUEUE_PREFIX) else MARKS
     said = [(one["name"], one["value"]) for one in row["user_properties"] or ()]
-    marks = [(FROM, f"{row['partition']}:{row['offset']}"), (ACCEPTED_AT, str(row["accepted_ms"]))]
+    place = told_place(row["partition"], row["offset"], row.get("slot"))
+    marks = [(FROM, place), (ACCEPTED_AT, str(row["accepted_ms"]))]
     if target != original:
         marks.append((TOPIC, original))
     properties = Properties(

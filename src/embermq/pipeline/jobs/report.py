@@ -5,9 +5,10 @@ letters from their queues.
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from datetime import UTC, datetime
+from functools import partial, reduce
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,8 @@ from embermq.pipeline.sources.log_file import BrokerFile
 from embermq.pipeline.sources.message_log import MessageLogSource
 from embermq.pipeline.transforms.report import by_hour, by_publisher, by_receiver, by_size, sizes_by_root
 
-STEPS = 4
+STEPS = 3
+"""Behind the reading of each log."""
 ROWS_SHOWN = 10_000
 TALKERS = 20
 ROOTS = 100
@@ -56,26 +58,32 @@ WHERE queue.name LIKE 'dlq/%' AND rest IS NOT NULL
 
 
 def run_report(
-    settings: PipelineSettings,
+    settings: Sequence[PipelineSettings],
     places: Places,
     wanted: PastRange,
     *,
-    letters: Path,
+    letters: Sequence[Path],
     into: Path | None,
     tasks: int,
     progress: Progress,
 ) -> TrafficReport:
-    """Write tables into the folder `into`; None: none. `letters` is a broker.db with the dead letters. Raises
-    AuditError, PipelineError."""
+    """Of several logs, by their settings, as of one. Write tables into the folder `into`; None: none. `letters` are
+    each a broker.db with dead letters. Raises AuditError, PipelineError."""
     began = time.monotonic()
     with (
         spark_failures(lambda reason: AuditError(f"the messages cannot be read: {reason}")),
         tempfile.TemporaryDirectory(prefix="embermq-") as work,
-        batch_session(settings, tasks, Path(work), lake=has_lake(settings, places)) as spark,
+        batch_session(settings[0], tasks, Path(work), lake=has_lake(settings[0], places)) as spark,
     ):
-        ranges, records = _kept(spark, settings, places, wanted, Path(work) / "report")
-        progress(1, STEPS)
-        found = _look(records, places, letters, wanted, into=into, progress=progress)
+        steps = len(settings) + STEPS
+        ranges: tuple[PartitionRange, ...] = ()
+        kept: list[DataFrame] = []
+        for step, each in enumerate(settings, 1):
+            found_in, records = _kept(spark, each, places, wanted, Path(work) / f"report-{step}")
+            ranges, kept = (*ranges, *found_in), [*kept, records]
+            progress(step, steps)
+        together, told = reduce(DataFrame.unionByName, kept), partial(_told, progress, steps)
+        found = _look(together, places, letters, wanted, into=into, progress=told)
     return TrafficReport(ranges=ranges, seconds=round(time.monotonic() - began, 3), **found)
 
 
@@ -99,17 +107,21 @@ def _kept(
     return (PartitionRange(partition=PARTITION, start=start, end=end),), kept.read()
 
 
+def _told(progress: Progress, steps: int, done: int) -> None:
+    progress(steps - STEPS + done, steps)
+
+
 def _look(
     records: DataFrame,
     places: Places,
-    letters_file: Path,
+    letters_files: Sequence[Path],
     wanted: PastRange,
     *,
     into: Path | None,
-    progress: Progress,
+    progress: Callable[[int], None],
 ) -> dict[str, Any]:
     good = records.where("error IS NULL")
-    # Copies count with the slot that has accepted them, what applications get of them with this one.
+    # Copies count with the slot that has accepted them, what applications get of them with theirs.
     records = records.where("NOT is_copy")
     own = records.where("error IS NULL")
     tables = {
@@ -121,7 +133,7 @@ def _look(
     if into is not None:
         for name, table in tables.items():
             table.coalesce(1).write.option("compression", "zstd").parquet(str(into / name))
-    progress(2, STEPS)
+    progress(1)
     hours = (
         tables["traffic"]
         .withColumn("hour", F.date_format("hour", "yyyy-MM-dd HH:mm"))
@@ -152,14 +164,14 @@ def _look(
             row["bytes_max"]: row["messages"] for row in tables["sizes"].orderBy("bytes_max").collect()
         },
     }
-    progress(3, STEPS)
+    progress(2)
     from_ms = wanted.start_ms if wanted.start_ms is not None else oldest_ms or 0
     to_ms = wanted.end_ms if wanted.end_ms is not None else (newest_ms or 0) + 1
-    latencies, letters = tuple(_latencies(places, from_ms, to_ms)), tuple(_dead_letters(letters_file))
+    latencies, letters = tuple(_latencies(places, from_ms, to_ms)), tuple(_dead_letters(letters_files))
     if into is not None:
         _write(into, "latencies", latencies, Latency)
         _write(into, "dead_letters", letters, DeadLetters)
-    progress(STEPS, STEPS)
+    progress(STEPS)
     return found | {"latencies": latencies, "dead_letters": letters}
 
 
@@ -198,15 +210,16 @@ def _latencies(places: Places, from_ms: int, to_ms: int) -> Iterator[Latency]:
         )
 
 
-def _dead_letters(letters: Path) -> Iterator[DeadLetters]:
+def _dead_letters(files: Sequence[Path]) -> Iterator[DeadLetters]:
     """Those that are there now."""
     counts: Counter[tuple[str, str, str, str]] = Counter()
-    with closing(BrokerFile(letters)) as file:
-        for (rest,) in file.query(_LETTERS) or ():
-            letter = decode_rest(rest).dead_letter
-            if letter is not None:
-                day = datetime.fromtimestamp(letter.moved_ms / 1_000, UTC).date().isoformat()
-                counts[day, letter.queue, letter.group, letter.reason] += 1
+    for letters in files:
+        with closing(BrokerFile(letters)) as file:
+            for (rest,) in file.query(_LETTERS) or ():
+                letter = decode_rest(rest).dead_letter
+                if letter is not None:
+                    day = datetime.fromtimestamp(letter.moved_ms / 1_000, UTC).date().isoformat()
+                    counts[day, letter.queue, letter.group, letter.reason] += 1
     for (day, queue, group, reason), count in sorted(counts.items()):
         yield DeadLetters(date=day, queue=queue, group=group, reason=reason, letters=count)
 

@@ -10,6 +10,7 @@ from pyspark.sql import Row
 
 from embermq.formats.log_record import FIELD_RULES, encode_record
 from embermq.model.message import Message
+from embermq.model.position import told_place
 from embermq.mqtt.topics.names import SERVED_BYTES_MAX
 from embermq.mqtt.wire.properties import Properties
 from embermq.mqtt.wire.version import ProtocolVersion
@@ -121,7 +122,7 @@ class BrokerTarget(RuleTarget):
         self, name: str, rule: RuleSettings, door: RuleDoor, aside: SetAside, *, slot: int | None = None
     ) -> None:
         super().__init__(name, rule, door, aside)
-        self._slot = "" if slot is None else f"{slot}:"
+        self._slot = slot
 
     def put(self, partition: int, rows: Sequence[NumberedRow]) -> int:
         return sum(self._publish(partition, piece) for piece in pieces(self._records(partition, rows)))
@@ -156,7 +157,7 @@ class BrokerTarget(RuleTarget):
 
     def _record(self, row: Row) -> bytes:
         name = self._name
-        of = f"{self._slot}{row['partition']}:{row['offset']}"
+        of = told_place(row["partition"], row["offset"], self._slot)
         marks = Properties(user_properties=((RULE, name), (OF, of)))
         chain = SEPARATOR.join([*filter(None, [row["chain"]]), name]).encode()
         message = Message(

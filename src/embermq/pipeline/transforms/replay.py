@@ -10,6 +10,7 @@ from embermq.formats.log_record import FIELD_RULES
 from embermq.pipeline.schema import MISSING
 
 _STAGED = (
+    "slot",
     "partition",
     "offset",
     "topic",
