@@ -25,7 +25,7 @@ from embermq.mqtt.wire.properties import Properties
 from embermq.pipeline.places import Places
 from embermq.pipeline.schema import MISSING, Columns, record_schema
 from embermq.pipeline.sources.log_file import Counted, LogBounds, LogFile
-from embermq.pipeline.sources.message_log import UNBOUNDED, Offer, Pace, offer
+from embermq.pipeline.sources.message_log import UNBOUNDED, Offer, Pace, Stamped, offer
 from embermq.pipeline.sources.record_rows import read_rows
 
 STAMPS = (Stamp("billing", 7, 1, True, (1, 300)), Stamp("audit", 9, 0))
@@ -49,6 +49,12 @@ def read(log: LogWriter, start: int, end: int, columns: Columns = "route") -> li
     batches = list(read_rows(LogFile(log.path), start, end, schema))
     rows: list[dict[str, object]] = pa.Table.from_batches(batches, schema).to_pylist()
     return rows
+
+
+def covered(rows: list[dict[str, object]]) -> list[int]:
+    """The offsets of rows that have no error."""
+    spans = [(int(str(row["offset"])), int(str(row["span"]))) for row in rows if not row["error"]]
+    return [offset for begin, span in spans for offset in range(begin, begin + span)]
 
 
 def test_no_folder_and_an_empty_folder_mean_no_data_yet(tmp_path: Path) -> None:
@@ -105,7 +111,26 @@ def test_cuts_cover_every_offset_once(log: LogWriter) -> None:
 def test_every_offset_comes_once_and_in_order(log: LogWriter, columns: Columns) -> None:
     for size in (3, 1, 5):
         log.append([record()] * size)
-    assert [row["offset"] for row in read(log, 2, 8, columns)] == [2, 3, 4, 5, 6, 7]
+    assert covered(read(log, 2, 8, columns)) == [2, 3, 4, 5, 6, 7]
+
+
+@pytest.mark.promise("pipeline-7")
+def test_records_without_stamps_are_one_row_where_stamps_are_asked_for(log: LogWriter) -> None:
+    owed, damaged = record("ok", stamps=STAMPS), record("ok")[:-1] + b"?"
+    log.append([record()] * 3 + [owed, owed])
+    log.append([record()] * 2)
+    log.append([damaged, record(), record()])
+    log.append([record(), owed])
+    rows = read(log, 0, 12)
+    assert [(row["offset"], row["span"], bool(row["stamps"]), bool(row["error"])) for row in rows] == [
+        (0, 3, False, False),
+        (3, 1, True, False),
+        (4, 1, True, False),
+        (5, 2, False, False),
+        (7, 1, False, True),
+        (8, 3, False, False),
+        (11, 1, True, False),
+    ]
 
 
 @pytest.mark.promise("pipeline-5", "pipeline-4")
@@ -116,7 +141,7 @@ def test_a_trimmed_range_is_a_row_that_says_so(log: LogWriter) -> None:
     rows = read(log, 2, 12)
     assert (rows[0]["offset"], rows[0]["span"]) == (2, 8)
     assert str(rows[0]["error"]).startswith(MISSING)
-    assert [row["offset"] for row in rows[1:]] == [10, 11]
+    assert covered(rows) == [10, 11]
 
 
 def test_a_damaged_header_of_a_file_keeps_nobody_from_its_records(log: LogWriter) -> None:
@@ -131,9 +156,7 @@ def test_a_damaged_header_of_a_file_keeps_nobody_from_its_records(log: LogWriter
     assert found.bounds() == LogBounds(0, 20)
     assert found.bounded_end(3, 100, 1_000_000) == 15 and found.bounded_end(15, 100, 1_000_000) == 20
     rows = read(log, 3, 20)
-    assert [row["offset"] for row in rows] == list(range(3, 16)), (
-        "the last file has nothing that could be read"
-    )
+    assert covered(rows) == list(range(3, 15)), "the last file has nothing that could be read"
     assert str(rows[-1]["error"]).startswith(MISSING) and rows[-1]["span"] == 5
     assert not any(row["error"] for row in rows[:-1])
 
@@ -239,6 +262,10 @@ def test_a_batch_waits_for_its_interval_unless_a_full_one_is_there() -> None:
     assert pace.wait(lambda: some), "the first one is due"
     assert not pace.wait(lambda: some)
     assert pace.wait(lambda: full)
+    resting = Pace({"interval_ms": "0", "rest_ms": "60000", "idle_wait_ms": "20", "poll_ms": "1"})
+    unwanted, full_unwanted = Offer(True, False, can_wait=True), Offer(True, True, can_wait=True)
+    assert resting.wait(lambda: some) and not resting.wait(lambda: unwanted)
+    assert resting.wait(lambda: some) and resting.wait(lambda: full_unwanted)
     offers = iter([nothing, nothing, full])
     assert Pace({"idle_wait_ms": "10000", "poll_ms": "1"}).wait(lambda: next(offers)), "seen while it waits"
 
@@ -248,7 +275,27 @@ def test_bodies_too_large_for_one_batch_are_a_full_batch(log: LogWriter) -> None
     for _ in range(3):
         log.append([record(payload=b"x" * 1_000)])
     file = LogFile(log.path)
-    assert offer(file, 0, ReadMaxRows(100), 5_000, Counted()) == Offer(True, False)
-    assert offer(file, 0, ReadMaxRows(100), 2_000, Counted()) == Offer(True, True)
-    assert offer(file, 0, ReadMaxRows(3), 5_000, Counted()) == Offer(True, True)
-    assert offer(file, 3, ReadMaxRows(3), 5_000, Counted()) == Offer(False, True)
+    assert offer(file, 0, ReadMaxRows(100), 5_000, Counted(), stamped=None) == Offer(True, False)
+    assert offer(file, 0, ReadMaxRows(100), 2_000, Counted(), stamped=None) == Offer(True, True)
+    assert offer(file, 0, ReadMaxRows(3), 5_000, Counted(), stamped=None) == Offer(True, True)
+    assert offer(file, 3, ReadMaxRows(3), 5_000, Counted(), stamped=None) == Offer(False, True)
+
+
+@pytest.mark.promise("pipeline-7")
+def test_only_what_nobody_waits_for_can_wait(log: LogWriter) -> None:
+    """Whatever cannot be understood is somebody's until it has been read."""
+    file, counted, stamped = LogFile(log.path), Counted(), Stamped()
+
+    def can_wait(position: int, limit: int = 100) -> bool:
+        return offer(file, position, ReadMaxRows(limit), 1 << 20, counted, stamped=stamped).can_wait
+
+    log.append([record()] * 4)
+    assert can_wait(0) and can_wait(2) and not can_wait(0, 3), "a full batch begins"
+    log.append([record(), record("ok", stamps=STAMPS), record()])
+    assert not can_wait(0) and not can_wait(4)
+    log.append([record("a", b"x", qos=2, origin=Origin(3, 77), properties=PROPERTIES)])
+    assert not can_wait(5) and can_wait(7), "its stamps are behind"
+    log.append([record()[:-3]], count=1)
+    assert not can_wait(7)
+    log.append([record()])
+    assert can_wait(9)

@@ -19,6 +19,7 @@ from embermq.pipeline.sources.message_log import PROBE_OFFSET
 STAMP = (Stamp("billing", 7, 1),)
 QUICK = DriverSettings(
     dispatch_trigger_ms=0,
+    dispatch_rest_ms=0,
     idle_wait_ms=100,
     backoff_first_ms=1,
     max_records_per_batch=7,

@@ -308,6 +308,29 @@ def iter_frames(batch: bytes) -> Iterator[bytes]:
         start = stop
 
 
+def may_have_stamps(batch: bytes) -> bool:
+    """Whether a record of a batch has stamps, or does not look like one. No checksum is looked at."""
+    try:
+        at, end = 0, len(batch)
+        while at < end:
+            field = at + HEAD.size
+            at += 4 + _U32.unpack_from(batch, at)[0]
+            for _ in ("topic", "publisher"):
+                field += 2 + _U16.unpack_from(batch, field)[0]
+            fields_end = field + 4 + _U32.unpack_from(batch, field)[0]
+            field += 4
+            while field < fields_end:
+                tag, length = _FIELD.unpack_from(batch, field)
+                if tag == FIELD_STAMPS:
+                    return True
+                field += _FIELD.size + length
+            if fields_end > at:
+                return True
+    except LayoutError:
+        return True
+    return at != end
+
+
 def decode_record(frame: bytes) -> LogRecord:
     """Decode one record with its size in front. Raises RecordError with what was wrong."""
     try:

@@ -1,7 +1,8 @@
 """The rows of the pipeline: every field of a log record as a column, in one place (version: see `formats.log_record`).
 
-A row stands for `span` offsets from `offset` on: 1 for a record. A row with `error` set is something that could not
-be understood: then `body` holds the raw bytes, and the columns of the record are null.
+A row stands for `span` offsets from `offset` on: 1 for a record, more where the stamps alone of the embedded log are
+asked for and records have none. A row with `error` set is something that could not be understood: then `body` holds the
+raw bytes, and the columns of the record are null.
 """
 
 from typing import Literal

@@ -123,6 +123,8 @@ class DriverSettings(PipelineSettings, frozen=True, kw_only=True, forbid_unknown
     dispatch_trigger_ms: int = 1_000
     """From the start of one micro-batch of dispatch to the start of the next, unless a full one waits. Clients that are
     there and have all before do not wait for it, and each batch costs CPU."""
+    dispatch_rest_ms: int = 10_000
+    """The same while no record has a stamp: only its progress is written."""
     bulk_trigger_ms: int = 30_000
     """From the start of one batch of archive, lake and traffic to the start of the next, unless a full one waits:
     each batch costs CPU, and a commit and a file of the lake."""

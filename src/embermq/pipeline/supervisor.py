@@ -113,7 +113,9 @@ def patience_s(settings: DriverSettings) -> Mapping[str, float]:
     answered ends by itself: another driver would only interrupt the others."""
     bulk_ms = settings.bulk_trigger_ms
     between_ms = {
-        "dispatch": max(settings.dispatch_trigger_ms, settings.realtime_batch_s * 1_000),
+        "dispatch": max(
+            settings.dispatch_trigger_ms, settings.dispatch_rest_ms, settings.realtime_batch_s * 1_000
+        ),
         "archive": bulk_ms + (settings.archive_timeout_s * 1_000 if settings.message_store else 0),
         "lake": bulk_ms,
         "traffic": bulk_ms,

@@ -23,6 +23,7 @@ from embermq.formats.log_record import (
     encode_record,
     encode_stamps,
     iter_frames,
+    may_have_stamps,
     record_expires_ms,
     seal_record,
 )
@@ -70,6 +71,18 @@ def test_the_route_is_what_the_record_says(record: LogRecord) -> None:
 def test_a_batch_is_cut_where_its_records_end(batch: list[LogRecord]) -> None:
     frames = [encoded(record) for record in batch]
     assert list(iter_frames(b"".join(frames))) == frames
+
+
+@given(st.lists(records, max_size=5))
+def test_a_batch_says_whether_it_has_stamps(batch: list[LogRecord]) -> None:
+    frames = b"".join(map(encoded, batch))
+    assert may_have_stamps(frames) == any(record.stamps for record in batch)
+    assert not frames or may_have_stamps(frames[:-1]), "what does not look like a record may have some"
+
+
+@given(st.binary(max_size=100))
+def test_noise_may_have_stamps_or_has_none(noise: bytes) -> None:
+    assert may_have_stamps(noise) in (True, False)
 
 
 @given(records, st.data())

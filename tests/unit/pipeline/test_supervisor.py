@@ -14,7 +14,7 @@ from embermq.pipeline.supervisor import DOUBLED_MAX, ProgressWatch
 from embermq.pipeline.turns import TURN_S
 
 SETTINGS = DriverSettings(
-    queries=("dispatch", "archive"), progress_timeout_s=100, bulk_trigger_ms=20_000, realtime_batch_s=5
+    queries=("dispatch", "archive"), progress_timeout_s=100, bulk_trigger_ms=20_000, dispatch_rest_ms=5_000
 )
 DISPATCH = query_status("dispatch", position=7, lag_messages=3, lag_s=1.0)
 ARCHIVE = replace(DISPATCH, name="archive")
@@ -117,6 +117,7 @@ def test_a_server_that_does_not_answer_is_waited_for_before_the_driver_is_to_bla
         queries=("archive",),
         progress_timeout_s=100,
         bulk_trigger_ms=20_000,
+        dispatch_rest_ms=5_000,
         archive_timeout_s=300,
         message_store="postgresql://u@localhost/x",
     )

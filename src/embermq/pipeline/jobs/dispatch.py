@@ -42,6 +42,10 @@ class Dispatch(StreamJob):
                 return bounds.first
         return position
 
+    def source_options(self, start: int) -> dict[str, str]:
+        rest_ms = self.settings.dispatch_rest_ms - self.trigger_ms
+        return super().source_options(start) | {"rest_ms": str(max(0, rest_ms))}
+
     def read(self, spark: SparkSession, start: int) -> DataFrame:
         return application_entries(self.read_log(spark, start, "route"))
 

@@ -2,7 +2,7 @@
 
 Options: `path` (broker.db), `columns` (route or all), `start` (first offset of a new query), `end` (batch
 only), `probe` (begin with the probe; batch: nothing else), `records_max`, `bytes_max`, `split_records`, `interval_ms`,
-`idle_wait_ms`, `poll_ms`.
+`rest_ms` (longer for a batch in which no record has stamps), `idle_wait_ms`, `poll_ms`.
 
 When a source lets the next batch begin. Not Spark's trigger: that would hold a backlog of many full batches to one
 batch an interval.
@@ -26,7 +26,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from embermq.formats.log_record import Stamp, encode_record, encode_stamps
+from embermq.formats.log_record import Stamp, encode_record, encode_stamps, may_have_stamps
 from embermq.model.message import Message
 from embermq.mqtt.wire.properties import Properties
 from embermq.pipeline.schema import Columns, record_schema
@@ -38,17 +38,21 @@ _POLLS_AN_INTERVAL = 20
 
 
 class Offer(Struct, frozen=True):
-    """What a source could give now. `is_full`: no more would fit into one batch, so waiting gains nothing."""
+    """What a source could give now. `is_full`: no more would fit into one batch, so waiting gains nothing. `can_wait`:
+    nobody waits for any of it."""
 
     has_data: bool
     is_full: bool
+    can_wait: bool = False
 
 
 class Pace:
-    """A batch begins `interval_ms` after the one before, at once when a full one waits, never without data."""
+    """A batch begins `interval_ms` after the one before, at once when a full one waits, never without data; one
+    that can wait begins `rest_ms` later."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._interval_s = int(options.get("interval_ms", 0)) / 1000
+        self._rest_s = int(options.get("rest_ms", 0)) / 1000
         self._idle_wait_s = int(options.get("idle_wait_ms", 1_000)) / 1000
         poll_s = int(options.get("poll_ms", 10)) / 1000
         self._poll_s = max(poll_s, min(_COARSE_POLL_S, self._interval_s / _POLLS_AN_INTERVAL))
@@ -60,12 +64,13 @@ class Pace:
         while True:
             now_s = time.monotonic()
             offer = look()
-            if offer.has_data and (offer.is_full or now_s >= self._due_s):
+            due_s = self._due_s + (self._rest_s if offer.can_wait else 0)
+            if offer.has_data and (offer.is_full or now_s >= due_s):
                 self._due_s = now_s + self._interval_s
                 return True
             if now_s >= deadline_s:
                 return False
-            wake_s = deadline_s if not offer.has_data else max(now_s, min(deadline_s, self._due_s))
+            wake_s = deadline_s if not offer.has_data else max(now_s, min(deadline_s, due_s))
             time.sleep(min(self._poll_s, max(0.001, wake_s - now_s)))
 
 
@@ -158,13 +163,42 @@ def end_within(log: LogFile, position: int, limit: ReadLimit, bytes_max: int, co
     return max(position, log.end() or 0)
 
 
-def offer(log: LogFile, position: int, limit: ReadLimit, bytes_max: int, counted: Counted) -> Offer:
+class Stamped:
+    """Whether the log has stamps from a position on: asked again, only what has come since is looked at."""
+
+    def __init__(self) -> None:
+        self._at = 0
+        self._found = -1
+        """An offset at or behind the last record that may have some."""
+
+    def since(self, log: LogFile, position: int) -> bool:
+        if self._found >= position:
+            return True
+        self._at = max(self._at, position)
+        for frame in log.batches(self._at, UNBOUNDED):
+            self._at = frame.base + frame.count
+            if may_have_stamps(frame.body):
+                self._found = self._at - 1
+                return True
+        return False
+
+
+def offer(
+    log: LogFile,
+    position: int,
+    limit: ReadLimit,
+    bytes_max: int,
+    counted: Counted,
+    *,
+    stamped: Stamped | None,
+) -> Offer:
     """What the log holds for a batch from `position` on."""
     end = log.end() or 0
     if end <= position or not isinstance(limit, ReadMaxRows):
         return Offer(has_data=end > position, is_full=True)
     is_full = end - position >= limit.max_rows or end_within(log, position, limit, bytes_max, counted) < end
-    return Offer(has_data=True, is_full=is_full)
+    can_wait = not is_full and stamped is not None and not stamped.since(log, position)
+    return Offer(has_data=True, is_full=is_full, can_wait=can_wait)
 
 
 class LogRanges:
@@ -241,6 +275,7 @@ class _LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._bytes_max = int(options.get("bytes_max", 32 * 1024 * 1024))
         self._pace = Pace(options)
         self._counted = Counted()
+        self._stamped = Stamped() if "rest_ms" in options else None
         self._ceiling = UNBOUNDED
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802
@@ -259,7 +294,7 @@ class _LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return behind_probe(start)
         position = start[_PARTITION]
         if self._ceiling == UNBOUNDED and not self._pace.wait(
-            lambda: offer(self._log, position, limit, self._bytes_max, self._counted)
+            lambda: offer(self._log, position, limit, self._bytes_max, self._counted, stamped=self._stamped)
         ):
             return start
         end = end_within(self._log, position, limit, self._bytes_max, self._counted)

@@ -112,6 +112,7 @@ class _Rows:
 
     def _clear(self) -> None:
         self.offsets: list[int] = []
+        self.spans: list[int] = []
         self.broken: dict[int, BrokenRow] = {}
 
     def __len__(self) -> int:
@@ -126,12 +127,18 @@ class _Rows:
             self.decode(frame)
         except RecordError as error:
             return self._add_broken(BrokenRow(offset, 1, str(error), frame))
-        self.offsets.append(offset)
+        self.place(offset)
         return len(frame)
+
+    def place(self, offset: int) -> None:
+        """Say where the record is that was decoded last."""
+        self.offsets.append(offset)
+        self.spans.append(1)
 
     def _add_broken(self, row: BrokenRow) -> int:
         self.broken[len(self.offsets)] = row
         self.offsets.append(row.offset)
+        self.spans.append(row.span)
         self.add_empty()
         return len(row.body)
 
@@ -154,12 +161,10 @@ class _Rows:
         found = self.columns()
         found["partition"] = [0] * count
         found["offset"] = list(self.offsets)
+        found["span"] = list(self.spans)
         if broken:
-            found["span"] = [broken[i].span if i in broken else 1 for i in range(count)]
             found["error"] = [broken[i].reason if i in broken else None for i in range(count)]
             found["body"] = [broken[i].body if i in broken else None for i in range(count)]
-        else:
-            found["span"] = [1] * count
         arrays = []
         for field in self._schema:
             values = found.get(field.name)
@@ -174,11 +179,22 @@ class _Rows:
 
 
 class _HeadRows(_Rows):
-    """Route columns: the payload is never copied."""
+    """Route columns: the payload is never copied. Records without stamps that follow one another are one row."""
 
     def _clear(self) -> None:
         super()._clear()
         self.stamps: list[tuple[Stamp, ...]] = []
+        self._unstamped_end = -1
+        """Behind a record without stamps: the next one that has none is of the same row."""
+
+    def place(self, offset: int) -> None:
+        has_stamps = bool(self.stamps[-1])
+        if offset == self._unstamped_end and not has_stamps:
+            self.stamps.pop()
+            self.spans[-1] += 1
+        else:
+            super().place(offset)
+        self._unstamped_end = -1 if has_stamps else offset + 1
 
     def decode(self, frame: bytes) -> None:
         head = decode_route(frame)
@@ -212,10 +228,10 @@ class RecordRows(_Rows):
         self.records.append(None)
 
     def columns(self) -> dict[str, "pa.Array | list[object]"]:
+        """Of what no record has a column is made without asking each: most have no properties."""
         records = self.records
         messages = [record and record.message for record in records]
-        properties = [message and (message.properties or _NO_PROPERTIES) for message in messages]
-        return {
+        found: dict[str, pa.Array | list[object]] = {
             "accepted_at": [m and m.accepted_ms * 1000 for m in messages],
             "topic": [m and m.topic for m in messages],
             "root": [m and m.topic.partition("/")[0] for m in messages],
@@ -226,25 +242,44 @@ class RecordRows(_Rows):
             "version": [m and m.version for m in messages],
             "expires_at": [m.expires_ms * 1000 if m and m.expires_ms else None for m in messages],
             "payload_bytes": [m and len(m.payload) for m in messages],
+            "stamps": stamps_array(
+                [record.stamps if record else () for record in records], self._schema.field("stamps").type
+            ),
+            "payload": [m and m.payload for m in messages],
+        }
+        for name, is_had, column in (
+            ("user_properties", any(m and m.properties for m in messages), self._properties),
+            ("unknown_fields", any(r and r.unknown_fields for r in records), self._unknown_fields),
+        ):
+            if is_had or self.broken:
+                found |= column()
+            else:
+                found[name] = _empty_lists(len(records), self._schema.field(name).type)
+        if any(record and record.origin for record in records):
+            found["origin"] = [
+                {"generation": r.origin.generation, "packet_id": r.origin.packet_id}
+                if r and r.origin
+                else None
+                for r in records
+            ]
+        return found
+
+    def _properties(self) -> dict[str, list[object]]:
+        properties = [record and (record.message.properties or _NO_PROPERTIES) for record in self.records]
+        return {
             "payload_format_indicator": [p and p.payload_format_indicator for p in properties],
             "message_expiry_interval": [p and p.message_expiry_interval for p in properties],
             "content_type": [p and p.content_type for p in properties],
             "response_topic": [p and p.response_topic for p in properties],
             "correlation_data": [p and p.correlation_data for p in properties],
             "user_properties": [p and _pairs(p.user_properties) for p in properties],
-            "stamps": stamps_array(
-                [record.stamps if record else () for record in records], self._schema.field("stamps").type
-            ),
-            "origin": [
-                {"generation": r.origin.generation, "packet_id": r.origin.packet_id}
-                if r and r.origin
-                else None
-                for r in records
-            ],
-            "payload": [m and m.payload for m in messages],
+        }
+
+    def _unknown_fields(self) -> dict[str, list[object]]:
+        return {
             "unknown_fields": [
-                r and [{"tag": tag, "value": value} for tag, value in r.unknown_fields] for r in records
-            ],
+                r and [{"tag": tag, "value": value} for tag, value in r.unknown_fields] for r in self.records
+            ]
         }
 
 
@@ -278,6 +313,12 @@ def stamps_array(rows: list[tuple[Stamp, ...]], arrow_type: pa.ListType) -> pa.A
     ]
     stamps = pa.StructArray.from_arrays(arrays, fields=list(struct))
     return pa.ListArray.from_arrays(_offsets(rows), stamps, type=arrow_type)
+
+
+def _empty_lists(count: int, arrow_type: pa.ListType) -> pa.Array:
+    return pa.ListArray.from_arrays(
+        pa.array([0] * (count + 1), pa.int32()), pa.array([], arrow_type.value_type), type=arrow_type
+    )
 
 
 def _offsets(rows: "list[tuple[Stamp, ...]] | list[tuple[int, ...]]") -> pa.Array:
