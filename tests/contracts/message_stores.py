@@ -19,9 +19,8 @@ from embermq.adapters.sqlite.message_store import SqliteMessageStore
 from embermq.database.database_url import SqlSettings, parse_url
 from embermq.formats.message_table import COLUMNS
 from embermq.pipeline.places import Places
-from embermq.pipeline.sinks.message_file import MessageFile
+from embermq.pipeline.sinks.message_file import MessageFile, MessageStoreSink
 from embermq.pipeline.sinks.message_server import MessageServer
-from embermq.pipeline.sinks.message_store import MessageStoreSink
 from embermq.pipeline.sinks.sql_server import sql_server
 from embermq.pipeline.sources.log_file import embedded_log_id
 from embermq.ports.message_store import MessageStore

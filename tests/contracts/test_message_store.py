@@ -29,7 +29,7 @@ from embermq.model.message import Message
 from embermq.mqtt.wire.properties import Properties
 from embermq.pipeline.errors import MessageServerError
 from embermq.pipeline.schema import MISSING
-from embermq.pipeline.sinks.message_store import MessageStoreSink
+from embermq.pipeline.sinks.message_file import MessageStoreSink
 from embermq.ports.errors import StoreUnavailable
 from embermq.ports.message_store import RANGE_BYTES, MessageStore
 

@@ -18,9 +18,8 @@ from tests.support.sql_server import SqlServer
 from embermq.admin.access import Scope
 from embermq.admin.values import PAGE_BYTES_MAX, PRUNED_AT_ONCE
 from embermq.pipeline.places import Places
-from embermq.pipeline.sinks.message_file import MessageFile
+from embermq.pipeline.sinks.message_file import MessageFile, MessageStoreSink
 from embermq.pipeline.sinks.message_server import MessageServer
-from embermq.pipeline.sinks.message_store import MessageStoreSink
 from embermq.pipeline.sinks.sql_server import sql_server as server_of
 from embermq.pipeline.sources.log_file import embedded_log_id
 

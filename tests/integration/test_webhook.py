@@ -16,8 +16,8 @@ from embermq.adapters.webhook import alerts as alerts_module
 from embermq.adapters.webhook import posting
 from embermq.adapters.webhook.alerts import WebhookAlerts, signature
 from embermq.adapters.webhook.settings import WebhookSettings
-from embermq.model.dead_letter_alert import DeadLetterAlert
 from embermq.model.queue_rows import Attempts, DeadLetter
+from embermq.ports.dead_letter_alerts import DeadLetterAlert
 from embermq_client import SIGNATURE_HEADER, TIMESTAMP_HEADER, is_genuine
 
 LOOPBACK = ("127.0.0.0/8",)

@@ -30,11 +30,10 @@ from tests.support.seaweed import BUCKET, KEY, SECRET, SeaweedServer
 from tests.support.tcp_proxy import TcpProxy
 
 from embermq.cli.main import main
-from embermq.pipeline.driver_lock import lock_driver
 from embermq.pipeline.errors import LakeError
 from embermq.pipeline.jobs import compact as job
 from embermq.pipeline.jobs.lake_upkeep import tidy
-from embermq.pipeline.places import Places
+from embermq.pipeline.places import Places, lock_driver
 from embermq.pipeline.sinks.held_table import load_log_store
 from embermq.pipeline.sinks.lake import Lake
 from embermq.pipeline.transforms.archive import lake_rows

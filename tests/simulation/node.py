@@ -52,9 +52,8 @@ from embermq.edge.node_door import NodeListenerContext
 from embermq.edge.settings import Address, ClientSettings, OwnSettings
 from embermq.edge.tick_loop import TickLoop
 from embermq.model.client_type import ClientType
-from embermq.model.dead_letter_alert import DeadLetterAlert
 from embermq.mqtt.wire.packets import Connect
-from embermq.ports.dead_letter_alerts import AlertStatistics, DeadLetterAlerts
+from embermq.ports.dead_letter_alerts import AlertStatistics, DeadLetterAlert, DeadLetterAlerts
 from embermq.ports.errors import StoreError
 from embermq.ports.message_log import MessageLog
 from embermq.queues.mqtt.mqtt_queues import MqttQueues

@@ -17,7 +17,7 @@ from embermq.app.config import load_configuration
 from embermq.app.queue_file import read_queue_file
 from embermq.cli import packaged
 from embermq.cli.main import COMMANDS
-from embermq.cluster.statistics import ClusterStatistics
+from embermq.cluster.slots import ClusterStatistics
 from embermq.durability.retention import Pin, RetentionState
 from embermq.edge.clock import ClockStatistics
 from embermq.edge.mqtt_server import ServerStatistics

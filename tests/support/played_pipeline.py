@@ -12,7 +12,7 @@ from pathlib import Path
 from threading import Event, Thread
 
 from embermq.formats.log_record import decode_record, iter_frames
-from embermq.formats.pipeline_files import PIPELINE_FILES
+from embermq.formats.stored_version import PIPELINE_FILES
 from embermq.pipeline.places import Places
 from embermq.pipeline.sources.log_file import LogFile, LogFrame
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct, field
 
-from embermq.formats.pipeline_files import PIPELINE_FILES, newer_file
+from embermq.formats.stored_version import PIPELINE_FILES, newer_file
 from embermq_migrate.errors import MigrationError
 from embermq_migrate.old_tables import Piece
 

@@ -1,15 +1,17 @@
-"""Live events for operators' pages: each subscriber gets them as server-sent events, as fast as it takes them."""
+"""What happens in the broker now: live events for operators' pages, and the broker as a whole."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from typing import Protocol
 from weakref import WeakSet
 
 import msgspec
 
 from embermq.admin.errors import OperationRefused
+from embermq.admin.values import BrokerFigures, BrokerView
 
 SUBSCRIBERS_MAX = 16
 """Each holds one of the connections of its listener."""
@@ -81,3 +83,20 @@ class EventStream:
         self._is_closed = True
         for one in self._subscribers:
             one.news.set()
+
+
+class BrokerDesk(Protocol):
+    """Shows the broker as a whole. Called on the event loop; answers from memory."""
+
+    @property
+    def stream(self) -> EventStream:
+        """Its events from now on, for who follows."""
+        ...
+
+    def overview(self) -> BrokerView:
+        """What it is and how it does."""
+        ...
+
+    def history(self) -> Sequence[BrokerFigures]:
+        """The last minutes, oldest first."""
+        ...

@@ -18,8 +18,8 @@ from embermq.queues.inspection import ConsumerView, DeadLetterView, GroupView, M
 from embermq.queues.settings import QueueSettings
 
 if TYPE_CHECKING:
-    from embermq.admin.broker_desk import BrokerDesk
     from embermq.admin.cluster_desk import ClusterDesk
+    from embermq.admin.event_stream import BrokerDesk
     from embermq.admin.message_desk import MessageDesk
     from embermq.admin.parked_desk import ParkedDesk
     from embermq.admin.queue_desk import QueueDesk

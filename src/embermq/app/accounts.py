@@ -11,9 +11,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from embermq.access.authentication.generated_passwords import hash_generated, make_password
-from embermq.access.authentication.password_file import FILE_BYTES_MAX, parse_password_file
+from embermq.access.authentication.imported_hashes import FILE_BYTES_MAX, parse_password_file
 from embermq.access.authentication.passwords import PasswordHashes
-from embermq.access.authentication.scram_verifiers import UnfitForScram, make_verifiers
+from embermq.access.authentication.scram import UnfitForScram, make_verifiers
 from embermq.app.config import Settings
 from embermq.app.errors import OptionError, UserError
 from embermq.app.static_store import open_users, static_url

@@ -14,18 +14,16 @@ from embermq.access.authentication.certificates import CertificateStep
 from embermq.access.authentication.chain import Chain
 from embermq.access.authentication.chain_gate import ChainGate
 from embermq.access.authentication.checks import Checks
-from embermq.access.authentication.failure_counts import FailureCounts
 from embermq.access.authentication.passwords import PasswordHashes, PasswordStep
 from embermq.access.authentication.remembered_passwords import RememberedPasswords
-from embermq.access.authentication.scram import ScramStep
-from embermq.access.authentication.scram_verifiers import lines_of_nobody
+from embermq.access.authentication.scram import ScramStep, lines_of_nobody
 from embermq.access.authentication.settings import (
     AuthenticationSettings,
     HttpHookSettings,
     JwtSettings,
     ScramSettings,
 )
-from embermq.access.authentication.slowing import Slowing
+from embermq.access.authentication.slowing import FailureCounts, Slowing
 from embermq.access.authentication.step import Step
 from embermq.access.authentication.watch import AccountWatch, Expel
 from embermq.access.bans import BanKind

@@ -10,11 +10,15 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from embermq.access.authorization.errors import RulesError
-from embermq.access.authorization.mosquitto_acl import ACL_BYTES_MAX, read_mosquitto_acl
 from embermq.access.authorization.rule_set import Decision, RuleSet
 from embermq.access.authorization.rules import Action, Principal, Rule, RulePosition
-from embermq.access.authorization.rules_file import RULES_BYTES_MAX, read_rules
+from embermq.access.authorization.rules_file import (
+    ACL_BYTES_MAX,
+    RULES_BYTES_MAX,
+    RulesError,
+    read_mosquitto_acl,
+    read_rules,
+)
 from embermq.access.authorization.settings import AuthorizationSettings
 from embermq.app.errors import RulesFileError
 

@@ -16,7 +16,7 @@ from embermq.app.store_addresses import kafka_address
 from embermq.cluster.far_member import FarMember
 from embermq.cluster.inflow import Inflow
 from embermq.cluster.members import Members, sessions_of
-from embermq.cluster.statistics import ClusterStatistics, PeerStatistics
+from embermq.cluster.slots import ClusterStatistics, PeerStatistics
 from embermq.edge.member_links import MemberLinks
 from embermq.edge.node_link import Homes
 from embermq.edge.node_messages import Far, Moved, NodeSender

@@ -19,8 +19,7 @@ from embermq.app.pipeline_side import driver_settings, missing_for_spark
 from embermq.app.settings import SQLITE
 from embermq.app.slots import check_no_slots
 from embermq.observability.logs import configure_logging
-from embermq.pipeline.driver_lock import lock_driver
-from embermq.pipeline.places import Places
+from embermq.pipeline.places import Places, lock_driver
 from embermq.pipeline.status import read_status
 from embermq.pipeline.supervisor import PipelineSupervisor
 

@@ -17,7 +17,7 @@ from embermq.cli.control import broker_command
 from embermq.cli.options import Slot, Tasks, with_settings
 from embermq.cli.terminal import Told, group, shown, table
 from embermq.model.amounts import counted
-from embermq.pipeline.rules.values import CheckedRule
+from embermq.pipeline.rules.settings import CheckedRule
 
 EXIT_REFUSED = 3
 PAYLOAD_CHARACTERS = 100

@@ -1,7 +1,13 @@
-"""Which slot a client, a group or a queue belongs to: the same for all nodes, without asking anybody."""
+"""Slots of a cluster: which one a client, a group or a queue belongs to, the same for all nodes, and their figures."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
 from hashlib import blake2b
 
+from msgspec import Struct
+
+from embermq.model.durations import DurationCounts
 from embermq.routing.queue_target import place_of_filter, place_of_queue
 
 
@@ -30,3 +36,34 @@ def own_id(assigned: str, slot: int, slots: int) -> str:
         number += 1
         client_id = f"{assigned}-{number}"
     return client_id
+
+
+class PeerStatistics(Struct, frozen=True, kw_only=True):
+    """Of the node that has `slot`. Of messages of QoS 0: `sent` and `sent_bytes` went to it since this node began to
+    serve, `waiting_bytes` it has not read yet. `taken` of its log's messages got a record here, or were delivered
+    without one. `away`: how long nothing was heard of a node until the slot had one again that answers; `failovers`
+    times it was another one. `given_up`: connections to it that were ended, since it did not answer as it should."""
+
+    slot: int
+    is_connected: bool
+    sent: int
+    sent_bytes: int
+    waiting_bytes: int
+    taken: int
+    round_trips: DurationCounts
+    away: DurationCounts
+    failovers: int
+    given_up: int
+
+
+class ClusterStatistics(Struct, frozen=True, kw_only=True):
+    """Since this node began to serve. Of messages that other slots have taken: `copied` got a record in this node's
+    log, `delivered` went to clients without one, `refused` are those that this log does not take. `unsent`: messages of
+    QoS 0 that did not go to another node, each node counted. `member_links` are there or being made."""
+
+    copied: int
+    delivered: int
+    refused: int
+    unsent: int
+    member_links: int
+    peers: Sequence[PeerStatistics] = ()

@@ -18,3 +18,15 @@ def version_refusal(what: str, version: int, known: int) -> str:
             f"{known}: let clients take their messages with the build that wrote it, then begin with an empty one"
         )
     return ""
+
+
+PIPELINE_FILES = 1
+"""Counted up when an older reader or writer would misunderstand the tables."""
+
+
+def newer_file(name: str, version: int) -> str:
+    """What is said of a file that is newer than this program; "" when it is not.
+
+    For readers, to whom 0 is a file that is just being made.
+    """
+    return version_refusal(name, version, PIPELINE_FILES) if version > PIPELINE_FILES else ""

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector, generate_late
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from embermq.cluster.statistics import ClusterStatistics
+from embermq.cluster.slots import ClusterStatistics
 from embermq.durability.retention import RetentionState
 from embermq.edge.clock import ClockStatistics
 from embermq.edge.mqtt_server import ServerStatistics

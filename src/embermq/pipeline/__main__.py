@@ -13,9 +13,8 @@ from pathlib import Path
 import msgspec
 
 from embermq.pipeline.driver import Driver, lead_process_group, stop_when_parent_goes
-from embermq.pipeline.driver_lock import ENDS_S, lock_driver
 from embermq.pipeline.errors import PipelineError
-from embermq.pipeline.places import Places
+from embermq.pipeline.places import ENDS_S, Places, lock_driver
 from embermq.pipeline.settings import DriverSettings, check_settings
 
 EXIT_REFUSED = 78

@@ -30,8 +30,7 @@ from embermq.pipeline.jobs.bulk_parts import BulkPart, PartKind
 from embermq.pipeline.jobs.query_job import JobSetup
 from embermq.pipeline.jobs.streaming import chosen_jobs, chosen_parts, register_sources
 from embermq.pipeline.keeper import Keeper
-from embermq.pipeline.leftovers import make_socket_directory, remove_leftovers
-from embermq.pipeline.places import Places
+from embermq.pipeline.places import Places, make_socket_directory, remove_leftovers
 from embermq.pipeline.rules.live import Care, RuleKind
 from embermq.pipeline.rules.session import RuleSession
 from embermq.pipeline.rules.settings import query_of_rule

@@ -1,10 +1,22 @@
-"""Where the pipeline keeps its files inside the broker's data directory."""
+"""Where the pipeline keeps its files inside the broker's data directory.
 
+What a driver has for itself while it runs, and leaves behind when it is killed: the next one on the data directory
+removes it. Whoever calls this holds the lock of the drivers.
+"""
+
+import fcntl
+import os
+import shutil
+import stat
+import tempfile
+import time
+from contextlib import suppress
 from pathlib import Path
 
 from msgspec import Struct
 
 from embermq.formats.segments import FOLDER
+from embermq.pipeline.errors import DriverLockError
 
 
 class Places(Struct, frozen=True):
@@ -120,3 +132,70 @@ class Places(Struct, frozen=True):
     def java_wrapper(self) -> Path:
         """pipeline/java/: a JAVA_HOME made for a runtime that needs a launcher of its own."""
         return self.work / "java"
+
+
+ENDS_S = 10.0
+"""A driver whose broker was killed is gone after that at the latest."""
+_LOOK_S = 0.05
+
+
+def lock_driver(places: Places, wait_s: float = 0.0) -> int:
+    """Hold the lock until the descriptor is closed, at the latest with this process. Raises DriverLockError when
+    another process still has it after `wait_s`."""
+    places.work.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(places.driver_lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    deadline_s = time.monotonic() + wait_s
+    while not _is_mine(descriptor):
+        if time.monotonic() < deadline_s:
+            time.sleep(_LOOK_S)
+            continue
+        holder = os.read(descriptor, 32).decode(errors="replace").strip() or "?"
+        os.close(descriptor)
+        raise DriverLockError(
+            f"a pipeline runs on {places.data_dir} already (process {holder}): of the broker, unless it has "
+            "pipeline.enabled = false, or of `embermq pipeline start`"
+        )
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+    return descriptor
+
+
+def _is_mine(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+SOCKETS_PREFIX = "embermq-sockets-"
+
+
+def make_socket_directory(places: Places) -> Path:
+    """For the sockets between the JVM and Python: outside the data directory, since the name of a socket has 107 bytes
+    at most. What drivers before have left is removed first."""
+    remove_leftovers(places)
+    directory = Path(tempfile.mkdtemp(prefix=SOCKETS_PREFIX))
+    places.work.mkdir(parents=True, exist_ok=True)
+    places.sockets.write_text(str(directory))
+    return directory
+
+
+def remove_leftovers(places: Places) -> None:
+    """Spark's scratch, and the directory of sockets; nothing else, whatever the note says."""
+    shutil.rmtree(places.scratch, ignore_errors=True)
+    with suppress(OSError, ValueError):
+        directory = Path(places.sockets.read_text())
+        if directory.name.startswith(SOCKETS_PREFIX) and directory.lstat().st_uid == os.geteuid():
+            _remove_sockets(directory)
+    places.sockets.unlink(missing_ok=True)
+
+
+def _remove_sockets(directory: Path) -> None:
+    """A directory that has anything else stays."""
+    if not stat.S_ISDIR(directory.lstat().st_mode):
+        return
+    for entry in directory.iterdir():
+        if stat.S_ISSOCK(entry.lstat().st_mode):
+            entry.unlink()
+    directory.rmdir()

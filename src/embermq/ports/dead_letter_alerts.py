@@ -4,7 +4,16 @@ from abc import ABC, abstractmethod
 
 from msgspec import Struct
 
-from embermq.model.dead_letter_alert import DeadLetterAlert
+from embermq.model.queue_rows import DeadLetter
+
+
+class DeadLetterAlert(Struct, frozen=True):
+    """`url` is where it goes, `queue` the queue of dead letters that `letter` is in now; the body of the message is not
+    told."""
+
+    url: str
+    queue: str
+    letter: DeadLetter
 
 
 class AlertStatistics(Struct, frozen=True, kw_only=True):

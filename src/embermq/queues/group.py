@@ -20,8 +20,7 @@ from embermq.queues.leases import Leases
 from embermq.queues.message_states import TRANSITIONS, VERB_EVENTS, Event, MessageAction
 from embermq.queues.message_status import NO_ATTEMPTS, Finish, Handed, MessageStatus
 from embermq.queues.names import QueueKind, kind_of
-from embermq.queues.retries import limited, wait_of
-from embermq.queues.retry_waits import RetryWaits
+from embermq.queues.retries import RetryWaits, limited, wait_of
 from embermq.queues.settings import GroupSettings, QueueSettings
 from embermq.queues.settling import Outcome, SettleRequest
 

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Iterator
 from heapq import heappop
 from itertools import islice
 
-from embermq.queues.assignment import assign
 from embermq.queues.consumer import Consumer, LoadTable
 from embermq.queues.entries import Entries
 from embermq.queues.lane import QueueLane
+from embermq.queues.partitioner import assign
 from embermq.queues.settings import Ordering, QueueSettings
 
 LOOKED_AT_MAX = 10_000

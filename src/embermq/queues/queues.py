@@ -13,8 +13,8 @@ from functools import partial
 from heapq import heapify, heappop, heappush
 from itertools import groupby, islice
 
-from embermq.model.dead_letter_alert import DeadLetterAlert
 from embermq.model.queue_rows import Move, QueueWrites, StoredQueue
+from embermq.ports.dead_letter_alerts import DeadLetterAlert
 from embermq.queues.consumer import EARLIEST, Client, Newcomer
 from embermq.queues.dead_letter_quota import DeadLetterQuota
 from embermq.queues.doubts import Doubts

@@ -19,14 +19,19 @@ from embermq.ports.errors import StoreFull
 from embermq.sessions.awaiting_pubrel import Holding
 from embermq.sessions.client_events import EventKind, words
 from embermq.sessions.connack import connack_properties
-from embermq.sessions.credentials import Credentials
 from embermq.sessions.group_queues import is_queue_name
 from embermq.sessions.handover import Handover
 from embermq.sessions.keep_alive import KeepAlive
 from embermq.sessions.link import UNLIMITED_PACKET_BYTES, Link
 from embermq.sessions.listener_terms import VERSION_NAMES
 from embermq.sessions.member_ids import client_of, is_member_id
-from embermq.sessions.ownership import ANOTHER_USERS, may_keep, objection_to_user, take_possession
+from embermq.sessions.ownership import (
+    ANOTHER_USERS,
+    Credentials,
+    may_keep,
+    objection_to_user,
+    take_possession,
+)
 from embermq.sessions.session import PACKET_IDS, Delivery, Session
 from embermq.sessions.session_end import SessionEnd
 from embermq.sessions.session_expiry import SessionExpiry

@@ -12,8 +12,7 @@ from embermq.app.errors import UserError
 from embermq.app.pipeline_side import driver_settings
 from embermq.pipeline.errors import RuleRefused
 from embermq.pipeline.places import Places
-from embermq.pipeline.rules.settings import RuleSettings
-from embermq.pipeline.rules.values import CheckedRule, SetAsideMessage, TriedRule
+from embermq.pipeline.rules.settings import CheckedRule, RuleSettings, SetAsideMessage, TriedRule
 from embermq.tools.report_folder import EARLIEST, data_of, log_end, past_range, replay_range
 
 

@@ -12,8 +12,8 @@ import pytest
 from embermq.adapters.webhook.alerts import SecretUnusable, body_of, place_of, read_secret, signature
 from embermq.adapters.webhook.posting import AddressGuard
 from embermq.adapters.webhook.settings import WebhookSettings, check_settings
-from embermq.model.dead_letter_alert import DeadLetterAlert
 from embermq.model.queue_rows import Attempts, DeadLetter
+from embermq.ports.dead_letter_alerts import DeadLetterAlert
 
 REFUSED = [
     "127.0.0.1",

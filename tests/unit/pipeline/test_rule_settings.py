@@ -7,8 +7,7 @@ import pytest
 from embermq.app.config import load_configuration
 from embermq.app.errors import ConfigError
 from embermq.pipeline.errors import PipelineSettingsError
-from embermq.pipeline.rules.settings import RULES_MAX, WINDOWS_MAX, RuleSettings, check_rules
-from embermq.pipeline.rules.values import Stretch
+from embermq.pipeline.rules.settings import RULES_MAX, WINDOWS_MAX, RuleSettings, Stretch, check_rules
 
 SQL = "SELECT topic, payload FROM messages"
 

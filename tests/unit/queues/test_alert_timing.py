@@ -5,10 +5,9 @@ from __future__ import annotations
 from tests.support.hand_driven import HandDrivenBroker, HandLink
 from tests.support.stand_in_store import StandInQueueStore
 
-from embermq.model.dead_letter_alert import DeadLetterAlert
 from embermq.mqtt.wire.packets import Puback, Publish, Subscribe, Subscription
 from embermq.mqtt.wire.properties import Properties
-from embermq.ports.dead_letter_alerts import AlertStatistics, DeadLetterAlerts
+from embermq.ports.dead_letter_alerts import AlertStatistics, DeadLetterAlert, DeadLetterAlerts
 from embermq.ports.errors import StoreError
 from embermq.queues.mqtt.mqtt_queues import MqttQueues
 from embermq.queues.settings import BrokerQueueSettings, parse_settings

@@ -6,11 +6,11 @@ import pytest
 from tests.support.queue_bench import Bench
 
 from embermq.model.queue_rows import DelayedRow
-from embermq.queues.assignment import assign
 from embermq.queues.consumer import LATEST, Consumer
 from embermq.queues.delayed import GONE_MAX, DelayedMessages
 from embermq.queues.names import Verb
-from embermq.queues.retry_waits import OVER_MAX
+from embermq.queues.partitioner import assign
+from embermq.queues.retries import OVER_MAX
 from embermq.queues.scans import ADVANCED_MAX, STANDINGS_MAX
 from embermq.queues.settling import Outcome
 

@@ -3,8 +3,7 @@
 import pytest
 from google_crc32c import value as crc32c
 
-from embermq.queues.assignment import assign
-from embermq.queues.partitioner import partition_of_key
+from embermq.queues.partitioner import assign, partition_of_key
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,9 @@ from fnmatch import fnmatchcase
 from secrets import token_hex
 
 from embermq.access.authentication.chain import Chain
-from embermq.access.authentication.failure_counts import FailureCounts
 from embermq.access.authentication.gate import Exchange, Visitor
 from embermq.access.authentication.identity import Identity, Proof, Question, Refusal
-from embermq.access.authentication.slowing import Slowing
+from embermq.access.authentication.slowing import FailureCounts, Slowing
 from embermq.access.authentication.step import Admit, Applicant, Deny, Talk
 from embermq.model.client_type import ClientType
 from embermq.model.counters import Counters

@@ -1,4 +1,6 @@
-"""Rules in TOML: one table `[[rule]]` each.
+"""Files of rules: TOML with one table `[[rule]]` each, or the ACL file of Mosquitto.
+
+Rules in TOML: one table `[[rule]]` each.
 
 [[rule]]
 allow = ["publish", "receive"]     # or deny = ...; "read" is subscribe and receive, "all" is everything on topics
@@ -6,6 +8,16 @@ allow = ["publish", "receive"]     # or deny = ...; "read" is subscribe and rece
 user = "meter-*"                   # or user_regex, client_id, client_id_regex, certificate, anonymous = true
                                    # in client_id %u stands for the client's user name
 topics = ["meters/%u/#"]           # or topic_regex; absent = every topic
+
+The ACL file of Mosquitto.
+
+    topic [read|write|readwrite|deny] <topic>       for the user above, for anonymous clients above the first user
+    user <name>
+    pattern [read|write|readwrite|deny] <topic>     for everybody, with %u and %c
+
+As Mosquitto does it: topics of a user are asked before the patterns, denials before the rest, and what nothing matches
+is denied. A client whose name or id has `+` or `#` in it gets nothing by patterns. Anybody may subscribe to anything
+there; what is delivered is checked.
 """
 
 import re
@@ -14,11 +26,29 @@ from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from typing import NoReturn, TypeVar
 
-from embermq.access.authorization.errors import RulesError
+from msgspec.structs import replace
+
 from embermq.access.authorization.patterns import Names, check_filter, read_names, read_regex
-from embermq.access.authorization.rules import ON_CLIENT_IDS, ON_TOPICS, Action, Elsewhere, Rule, RulePosition
+from embermq.access.authorization.rules import (
+    EVENTS_PREFIX,
+    ON_CLIENT_IDS,
+    ON_TOPICS,
+    Action,
+    Elsewhere,
+    Rule,
+    RulePosition,
+)
 from embermq.mqtt.topics.errors import TopicError
-from embermq.mqtt.topics.names import SHARE_PREFIX
+from embermq.mqtt.topics.names import SHARE_PREFIX, shown
+
+
+class RulesError(ValueError):
+    """What is wrong with a file of rules, and where."""
+
+    def __init__(self, place: RulePosition, text: str) -> None:
+        super().__init__(f"{place}: {text}")
+        self.place = place
+
 
 SERVER_MAX = 1_000
 """Characters of the name of another server."""
@@ -207,3 +237,74 @@ class _Table:
     def _refuse(self, key: str, text: str) -> NoReturn:
         below = _line_of(self._lines, key) if key else 0
         raise RulesError(RulePosition(self._file, self._start + below), text)
+
+
+ACL_BYTES_MAX = 16 * 1024 * 1024
+"""Bytes of an ACL file."""
+MAY_READ, MAY_WRITE = frozenset({Action.RECEIVE}), frozenset({Action.PUBLISH})
+ACCESS = {
+    "read": MAY_READ,
+    "write": MAY_WRITE,
+    "readwrite": MAY_READ | MAY_WRITE,
+    "deny": MAY_READ | MAY_WRITE,
+}
+_BLANKS = " \t\n\v\f\r"
+
+
+def read_mosquitto_acl(text: str, file: str) -> list[Rule]:
+    """Rules that, asked in order, answer as Mosquitto does; `file` is for errors. Raises RulesError."""
+    user = ""
+    topics: list[Rule] = []
+    patterns: list[Rule] = []
+    for number, line in enumerate(text.split("\n"), 1):
+        words = line.rstrip(_BLANKS)
+        if not words.strip(" ") or words.startswith("#"):
+            continue
+        place = RulePosition(file, number)
+        kind, _, rest = words.lstrip(" ").partition(" ")
+        if kind == "user":
+            user = rest.strip(_BLANKS)
+            if not user:
+                raise RulesError(place, "user: there is no name")
+        elif kind == "topic":
+            rule = replace(_rule(kind, rest, place), fills_in=False)
+            topics.append(
+                replace(rule, users=Names(frozenset({user}))) if user else replace(rule, anonymous=True)
+            )
+        elif kind == "pattern":
+            patterns.append(_rule(kind, rest, place))
+        else:
+            raise RulesError(place, f"{shown(kind)} is not topic, user or pattern")
+    subscribe = Rule(True, frozenset({Action.SUBSCRIBE}), RulePosition(file, 0))
+    events = replace(subscribe, filters=(f"{EVENTS_PREFIX}#",))
+    return [*_denials_first(topics), *_no_wildcards(patterns), *_denials_first(patterns), subscribe, events]
+
+
+def _rule(kind: str, rest: str, place: RulePosition) -> Rule:
+    """`[access] topic`; a topic that holds a blank needs the access before it, as in Mosquitto."""
+    access, _, topic = rest.lstrip(" ").partition(" ")
+    topic = topic.strip(_BLANKS)
+    if not topic:
+        access, topic = "readwrite", access
+    if not topic:
+        raise RulesError(place, f"{kind}: there is no topic")
+    if access not in ACCESS:
+        raise RulesError(place, f"{kind}: {shown(access)} is not one of {', '.join(ACCESS)}")
+    try:
+        check_filter(topic)
+    except TopicError as error:
+        raise RulesError(place, f"{kind}: {error.message}") from error
+    return Rule(access != "deny", ACCESS[access], place, filters=(topic,))
+
+
+def _no_wildcards(patterns: list[Rule]) -> list[Rule]:
+    """Who has a wildcard in its name or id gets nothing by patterns, be they about names or not."""
+    if not patterns:
+        return []
+    names = read_names(["*+*", "*#*"])
+    deny = Rule(False, MAY_READ | MAY_WRITE, patterns[0].place)
+    return [replace(deny, users=names), replace(deny, client_ids=names)]
+
+
+def _denials_first(rules: list[Rule]) -> list[Rule]:
+    return sorted(rules, key=lambda rule: rule.allow)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from embermq.adapters.sqlite.connection import open_reader, to_store_error
-from embermq.formats.pipeline_files import newer_file
+from embermq.formats.stored_version import newer_file
 from embermq.model.application_positions import ReaderPosition, StoredPositions
 from embermq.model.tick_writes import ApplicationMark
 from embermq.ports.application_log import ApplicationFloor, ApplicationLog

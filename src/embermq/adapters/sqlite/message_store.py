@@ -7,7 +7,7 @@ from pathlib import Path
 
 from embermq.adapters.sqlite.connection import open_reader, open_writer, to_store_error
 from embermq.formats.message_table import properties_of
-from embermq.formats.pipeline_files import newer_file
+from embermq.formats.stored_version import newer_file
 from embermq.model.message import Message
 from embermq.model.position import offset_of, partition_of, position_of
 from embermq.ports.errors import StoreUnavailable

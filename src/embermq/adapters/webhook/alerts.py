@@ -17,8 +17,7 @@ from msgspec import json
 
 from embermq.adapters.webhook.posting import AddressGuard, AddressRefused, Never, NotNow, post
 from embermq.adapters.webhook.settings import WebhookSettings
-from embermq.model.dead_letter_alert import DeadLetterAlert
-from embermq.ports.dead_letter_alerts import AlertStatistics, DeadLetterAlerts
+from embermq.ports.dead_letter_alerts import AlertStatistics, DeadLetterAlert, DeadLetterAlerts
 from embermq.ports.errors import StoreError
 
 SECRET_BYTES_MIN = 16

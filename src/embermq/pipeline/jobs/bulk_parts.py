@@ -20,8 +20,7 @@ from embermq.pipeline.places import Places
 from embermq.pipeline.schema import PARTITION
 from embermq.pipeline.settings import DriverSettings, slot_of_pipeline
 from embermq.pipeline.sinks.lake import Lake, lake_place
-from embermq.pipeline.sinks.message_file import MessageFile
-from embermq.pipeline.sinks.message_store import MessageStoreSink
+from embermq.pipeline.sinks.message_file import MessageFile, MessageStoreSink
 from embermq.pipeline.sinks.message_tasks import write_by_tasks
 from embermq.pipeline.sinks.traffic_windows import WATERMARK_S, TrafficWindows, receipts_begin
 from embermq.pipeline.transforms.archive import lake_rows, stored_messages

@@ -12,10 +12,9 @@ from msgspec import Struct
 from pyspark.sql import SparkSession
 
 from embermq.pipeline.batch import batch_session, spark_failures
-from embermq.pipeline.driver_lock import lock_driver
 from embermq.pipeline.errors import DriverLockError, LakeError
 from embermq.pipeline.jobs.lake_upkeep import Progress, Tidied, oldest_day, tidy
-from embermq.pipeline.places import Places
+from embermq.pipeline.places import Places, lock_driver
 from embermq.pipeline.settings import PipelineSettings, is_s3
 from embermq.pipeline.sinks.delta_table import DeltaTable, Merged
 from embermq.pipeline.sinks.lake import Lake, lake_place

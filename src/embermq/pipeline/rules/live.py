@@ -27,9 +27,8 @@ from embermq.pipeline.places import Places
 from embermq.pipeline.rules.evaluating import Evaluation, MadeRows
 from embermq.pipeline.rules.session import RuleSession, columns_in
 from embermq.pipeline.rules.set_aside import ROWS_MAX, SetAside
-from embermq.pipeline.rules.settings import RuleSettings, query_of_rule
+from embermq.pipeline.rules.settings import RuleSettings, Stretch, query_of_rule
 from embermq.pipeline.rules.targets import BrokerTarget, RuleDoor, RuleTarget, by_partition
-from embermq.pipeline.rules.values import Stretch
 from embermq.pipeline.rules.webhook import WebhookTarget
 from embermq.pipeline.schema import PARTITION
 from embermq.pipeline.session import jvm_process

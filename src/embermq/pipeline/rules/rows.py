@@ -9,8 +9,7 @@ from pyspark.sql.types import BinaryType, BooleanType, DateType, NumericType, St
 
 from embermq.formats.log_record import FIELD_ADDRESSED
 from embermq.pipeline.errors import RuleRefused
-from embermq.pipeline.rules.settings import RuleSettings
-from embermq.pipeline.rules.values import Stretch
+from embermq.pipeline.rules.settings import RuleSettings, Stretch
 from embermq.pipeline.transforms.replay import chain_of_rules
 
 PARTITION, OFFSET, CHAIN = "_partition", "_offset", "_rules"

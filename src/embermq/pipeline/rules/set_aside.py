@@ -5,8 +5,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Literal
 
-from embermq.pipeline.rules.settings import query_of_rule
-from embermq.pipeline.rules.values import SetAsideMessage
+from embermq.pipeline.rules.settings import SetAsideMessage, query_of_rule
 from embermq.pipeline.sinks.sink_file import SinkFile
 from embermq.pipeline.sources.log_file import connect_readonly
 

@@ -14,8 +14,7 @@ from embermq.pipeline.jobs.replay_values import ReplayRange
 from embermq.pipeline.places import Places
 from embermq.pipeline.rules.rows import READ
 from embermq.pipeline.rules.session import RuleSession
-from embermq.pipeline.rules.settings import RuleSettings
-from embermq.pipeline.rules.values import CheckedRule, RuleRow, TriedRule
+from embermq.pipeline.rules.settings import CheckedRule, RuleRow, RuleSettings, TriedRule
 from embermq.pipeline.settings import DriverSettings, PipelineSettings
 from embermq.pipeline.sources.message_log import MessageLogSource
 from embermq.pipeline.transforms.batch_values import is_copy

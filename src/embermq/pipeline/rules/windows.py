@@ -26,9 +26,8 @@ from embermq.pipeline.places import Places
 from embermq.pipeline.rules.evaluating import FAILURES
 from embermq.pipeline.rules.live import RuleKind, RulePart
 from embermq.pipeline.rules.set_aside import ROWS_MAX
-from embermq.pipeline.rules.settings import query_of_rule
+from embermq.pipeline.rules.settings import Stretch, query_of_rule
 from embermq.pipeline.rules.targets import NumberedRow, numbered
-from embermq.pipeline.rules.values import Stretch
 from embermq.pipeline.schema import PARTITION
 from embermq.pipeline.settings import DriverSettings
 from embermq.pipeline.sinks.sink_file import SinkFile

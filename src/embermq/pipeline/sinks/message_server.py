@@ -15,8 +15,7 @@ from msgspec import Struct
 
 from embermq.formats.message_table import ARCHIVE, COLUMNS, SERVER_MESSAGES, SERVER_PROGRESS, topic_hash
 from embermq.pipeline.schema import PARTITION
-from embermq.pipeline.sinks.message_file import rows_of
-from embermq.pipeline.sinks.message_store import MessageBatch, MessageStoreSink, batch_from
+from embermq.pipeline.sinks.message_file import MessageBatch, MessageStoreSink, batch_from, rows_of
 from embermq.pipeline.sinks.message_tasks import OpenWriter
 from embermq.pipeline.sinks.sink_file import SinkFile
 from embermq.pipeline.sinks.sql_server import SqlServer

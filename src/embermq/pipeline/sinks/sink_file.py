@@ -7,8 +7,7 @@ from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
 
-from embermq.formats.pipeline_files import PIPELINE_FILES
-from embermq.formats.stored_version import version_refusal
+from embermq.formats.stored_version import PIPELINE_FILES, version_refusal
 from embermq.pipeline.errors import OtherVersionError
 
 BUSY_TIMEOUT_MS = 5_000

@@ -19,9 +19,8 @@ from embermq.ports.queue_store import QueueStore
 from embermq.ports.tick_store import EVERYBODY, Receipt, queue_owner
 from embermq.queues.errors import NameRefused
 from embermq.queues.mqtt.bodies import CACHE_BYTES, BodyCache
-from embermq.queues.mqtt.configuring import Configuring, queue_of
+from embermq.queues.mqtt.configuring import Configuring, Creating, queue_of
 from embermq.queues.mqtt.control import Control
-from embermq.queues.mqtt.creating import Creating
 from embermq.queues.mqtt.deliveries import Deliveries
 from embermq.queues.mqtt.in_window import QueueDelivery
 from embermq.queues.mqtt.publishes import Publishes

@@ -10,7 +10,7 @@ from embermq.mqtt.wire.version import ProtocolVersion
 from embermq.ports.tick_store import Receipt, queue_owner
 from embermq.queues.errors import QueueFull, QueueRefusal, TooLarge
 from embermq.queues.mqtt.bodies import BodyCache
-from embermq.queues.mqtt.creating import Creating
+from embermq.queues.mqtt.configuring import Creating
 from embermq.queues.publication import read_publication
 from embermq.queues.queue import Fate
 from embermq.queues.queues import Queues

@@ -15,8 +15,8 @@ from embermq.ports.errors import StoreError
 from embermq.ports.tick_store import queue_owner
 from embermq.queues.consumer import EARLIEST, LATEST, Newcomer
 from embermq.queues.errors import QueueRefusal
+from embermq.queues.mqtt.configuring import Creating
 from embermq.queues.mqtt.consumer import MqttConsumer
-from embermq.queues.mqtt.creating import Creating
 from embermq.queues.mqtt.deliveries import Deliveries, mode_on
 from embermq.queues.mqtt.responses import is_of_responses
 from embermq.queues.mqtt.subscription import (

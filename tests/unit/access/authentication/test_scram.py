@@ -20,10 +20,11 @@ from scramp import ScramClient, ScramException
 from embermq.access.authentication.checks import Checks
 from embermq.access.authentication.gate import Visitor
 from embermq.access.authentication.identity import Proof, Question
-from embermq.access.authentication.scram import DATA_BYTES_MAX, ScramStep
-from embermq.access.authentication.scram_verifiers import (
+from embermq.access.authentication.scram import (
+    DATA_BYTES_MAX,
     METHODS,
     SALT_BYTES,
+    ScramStep,
     make_verifiers,
     verifier_of,
     verifier_of_nobody,

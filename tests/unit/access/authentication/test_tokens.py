@@ -23,8 +23,7 @@ from embermq.access.authentication.errors import ChainError
 from embermq.access.authentication.gate import Visitor
 from embermq.access.authentication.settings import JwtSettings
 from embermq.access.authentication.step import NOT_MINE, Admit, Applicant, Deny
-from embermq.access.authentication.token_keys import LOOK_S, Key, KeyFiles
-from embermq.access.authentication.tokens import LEEWAY_S, TokenStep
+from embermq.access.authentication.tokens import LEEWAY_S, LOOK_S, Key, KeyFiles, TokenStep
 from embermq.model.client_type import ClientType
 from embermq.mqtt.wire.reason_codes import ReasonCode
 

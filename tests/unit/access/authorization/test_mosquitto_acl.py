@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from embermq.access.authorization.errors import RulesError
-from embermq.access.authorization.mosquitto_acl import read_mosquitto_acl
 from embermq.access.authorization.rule_set import RuleSet
 from embermq.access.authorization.rules import Action, Principal
+from embermq.access.authorization.rules_file import RulesError, read_mosquitto_acl
 
 ACL = """\
 # for those without a name

@@ -6,9 +6,8 @@ import re
 
 import pytest
 
-from embermq.access.authorization.errors import RulesError
 from embermq.access.authorization.patterns import read_names, read_regex
-from embermq.access.authorization.rules_file import read_rules
+from embermq.access.authorization.rules_file import RulesError, read_rules
 
 RULE = '# rules\n\n[[rule]]  # a comment\nallow = "all"\n'
 
