@@ -38,7 +38,7 @@ from tests.support.queue_worker import queue_broker, worker
 from tests.support.waiting import wait_until
 
 from embermq.cli.main import main
-from embermq.cli.redrive import lines_of
+from embermq.cli.pipeline import redriven
 from embermq.formats.entry_rest import Rest, encode_rest
 from embermq.formats.segments import FOLDER
 from embermq.model.queue_rows import Attempts, DeadLetter
@@ -288,7 +288,7 @@ def test_ctrl_c_ends_it_with_a_report(
     assert (report.interrupted, report.chosen, report.put_back) == (True, 5, 1)
     assert (report.orphaned, report.missing_queues) == (1, ("q3",))
     assert (report.crowded, report.full_queues) == (1, ("full",))
-    lines = lines_of(report)
+    lines = redriven(report)
     assert "dead letters 7 in dlq/q" in lines and "interrupted  2 are dead letters still" in lines
     assert any(
         line.startswith("crowded      1 stay: their consumer groups were removed, and full") for line in lines
