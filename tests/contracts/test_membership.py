@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.support.membership_in_memory import MembershipInMemory
 from tests.support.waiting import wait_until
 
-from embermq.adapters.alone.membership import MembershipAlone
 from embermq.adapters.etcd.address import parse_address
 from embermq.adapters.etcd.membership import EtcdMembership
 from embermq.ports.membership import ClusterView, MemberRefused, Membership, NodeAbout, NodeLease
@@ -31,17 +31,17 @@ class Places:
     pass_time: Callable[[Callable[[], bool]], None]
 
 
-@pytest.fixture(params=["alone", "etcd"])
+@pytest.fixture(params=["memory", "etcd"])
 def places(request: pytest.FixtureRequest) -> Iterator[Places]:
     opened: list[Membership] = []
-    if request.param == "alone":
+    if request.param == "memory":
         now = [0.0]
-        shared = MembershipAlone("cars", lambda: now[0])
+        shared = MembershipInMemory("cars", lambda: now[0])
 
-        def pass_alone(_until: Callable[[], bool]) -> None:
+        def pass_by_hand(_until: Callable[[], bool]) -> None:
             now[0] += TTL_S + 1
 
-        yield Places(lambda: shared, pass_alone)
+        yield Places(lambda: shared, pass_by_hand)
         return
     server: EtcdServer = request.getfixturevalue("etcd")
 

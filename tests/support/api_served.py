@@ -8,9 +8,9 @@ from typing import Any
 
 import httpx
 from starlette.applications import Starlette
+from tests.support.membership_in_memory import MembershipInMemory
 from tests.support.queue_desk import DeskBench
 
-from embermq.adapters.alone.membership import MembershipAlone
 from embermq.admin.access import Access, Everything
 from embermq.admin.cluster_desk import ClusterDesk
 from embermq.admin.http import mounted
@@ -30,7 +30,7 @@ def served(
     """Do `work` with a client of the API."""
 
     async def run() -> None:
-        desks = {QUEUES: bench.desk, CLUSTER: ClusterDesk(MembershipAlone("cars"), None, None)}
+        desks = {QUEUES: bench.desk, CLUSTER: ClusterDesk(MembershipInMemory("cars"), None, None)}
         api = create_api(desks, access or Everything(), HTTP_OPERATIONS)
         app = Starlette(routes=[mounted(api)])
         transport = httpx.ASGITransport(app=app, client=(peer, 5), raise_app_exceptions=False)

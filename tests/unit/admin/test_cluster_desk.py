@@ -7,9 +7,9 @@ from collections.abc import Mapping
 
 import msgspec
 import pytest
+from tests.support.membership_in_memory import MembershipInMemory
 from tests.unit.admin.test_forwarding import SLOTS, Fleet, Node
 
-from embermq.adapters.alone.membership import MembershipAlone
 from embermq.admin.cluster_desk import ClusterDesk
 from embermq.admin.forwarding import SharedDesk
 from embermq.admin.operations import CLUSTER, GET_CLUSTER
@@ -43,7 +43,7 @@ class Cluster(Fleet):
 
     def __init__(self) -> None:
         super().__init__()
-        self.membership = MembershipAlone("plant")
+        self.membership = MembershipInMemory("plant")
         for slot in range(SLOTS):
             self.membership.join(about(f"n{slot}"), (slot,), 60)
         self.membership.join(about("spare"), (), 60)

@@ -11,9 +11,9 @@ from typing import NoReturn
 
 import pytest
 from msgspec.structs import replace
+from tests.support.membership_in_memory import MembershipInMemory
 from tests.support.waiting import wait_until
 
-from embermq.adapters.alone.membership import MembershipAlone
 from embermq.app import cluster_side
 from embermq.app.cluster_side import ClusterSide
 from embermq.app.config import Settings
@@ -30,7 +30,7 @@ IN_ETCD = Settings(cluster=ClusterSettings(etcd="etcd://127.0.0.1:1", node="one"
 OTHER = NodeAbout(node="two", version="9", started="2026-11-24T00:00:00", host="box")
 
 
-class Silent(MembershipAlone):
+class Silent(MembershipInMemory):
     """Renewals are not answered while `is_away`; their times are noted."""
 
     is_away = False
