@@ -15,13 +15,12 @@ from typing import Annotated
 import typer
 
 from benchmarks.machine import describe
-from embermq.adapters.kafka.address import parse_address
+from embermq.adapters.kafka.address import KafkaSettings, parse_address
 from embermq.adapters.kafka.appender import KafkaAppender
 from embermq.adapters.kafka.client import WatchedAdmin
 from embermq.adapters.kafka.log_producer import LogProducer
 from embermq.adapters.kafka.log_topic import LogTopic, find_ends
 from embermq.adapters.kafka.message_log import KafkaMessageLog
-from embermq.adapters.kafka.settings import KafkaSettings
 from embermq.formats.log_record import encode_record
 from embermq.model.message import Message
 from embermq.ports.errors import StoreError

@@ -16,11 +16,10 @@ import typer
 from confluent_kafka import Producer
 
 from benchmarks.machine import describe
-from embermq.adapters.kafka.address import parse_address
+from embermq.adapters.kafka.address import KafkaSettings, parse_address
 from embermq.adapters.kafka.application_feeds import KafkaApplicationFeeds
 from embermq.adapters.kafka.application_topics import ApplicationTopics, LogProperties
 from embermq.adapters.kafka.client import WatchedAdmin
-from embermq.adapters.kafka.settings import KafkaSettings
 from embermq.delivery.application.positions import Positions
 from embermq.formats.application_logs import ApplicationLogNames
 from embermq.formats.kafka_record import KafkaEncoder

@@ -19,13 +19,12 @@ import typer
 from benchmarks.queue_depth import CONSUMER, GROUP, QUEUE, SETTLED, TICK_MESSAGES, memory_bytes
 from benchmarks.redis_scripts import Server, serve
 from embermq.adapters.redis import state_writer
-from embermq.adapters.redis.address import parse_address
+from embermq.adapters.redis.address import RedisSettings, parse_address
 from embermq.adapters.redis.blocking import BlockingRedis
 from embermq.adapters.redis.link import RedisLink
 from embermq.adapters.redis.owners import Owners
 from embermq.adapters.redis.queue_owners import QueueOwners
 from embermq.adapters.redis.queue_store import RedisQueueStore
-from embermq.adapters.redis.settings import RedisSettings
 from embermq.adapters.redis.state_writer import RedisStateWriter
 from embermq.formats.log_record import encode_record
 from embermq.model.message import Message

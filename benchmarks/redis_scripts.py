@@ -19,14 +19,13 @@ from typing import Any
 import redis
 
 from embermq.adapters.redis import device_queue, state_writer
-from embermq.adapters.redis.address import parse_address
+from embermq.adapters.redis.address import RedisSettings, parse_address
 from embermq.adapters.redis.blocking import BlockingRedis
 from embermq.adapters.redis.device_queue import RedisDeviceQueue
 from embermq.adapters.redis.link import RedisLink
 from embermq.adapters.redis.owners import Owners
 from embermq.adapters.redis.script import Script
 from embermq.adapters.redis.sessions import RedisSessionStore
-from embermq.adapters.redis.settings import RedisSettings
 from embermq.adapters.redis.state_writer import RedisStateWriter
 from embermq.adapters.redis.wire import Then, Word
 from embermq.formats.log_record import encode_record

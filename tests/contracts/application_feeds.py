@@ -9,11 +9,10 @@ from tests.support.application_log_writer import ApplicationLogWriter, HandLoop,
 from tests.support.hand_kafka import ENTRY_BYTES, HandKafka
 from tests.support.kafka_server import KafkaServer
 
-from embermq.adapters.kafka.address import parse_address
+from embermq.adapters.kafka.address import KafkaSettings, parse_address
 from embermq.adapters.kafka.application_feeds import KafkaApplicationFeeds
 from embermq.adapters.kafka.application_topics import ApplicationTopics, LogProperties
 from embermq.adapters.kafka.client import WatchedAdmin
-from embermq.adapters.kafka.settings import KafkaSettings
 from embermq.formats.application_logs import ApplicationLogNames
 from embermq.formats.log_record import LogRecord, Stamp
 from embermq.model.message import Message

@@ -8,14 +8,13 @@ from tests.contracts.servers_stores import ServersStores
 from tests.contracts.stores import ANSWER_S
 from tests.support.kafka_server import KafkaCluster, KafkaServer
 
-from embermq.adapters.kafka.address import parse_address
+from embermq.adapters.kafka.address import KafkaSettings, parse_address
 from embermq.adapters.kafka.appender import KafkaAppender
 from embermq.adapters.kafka.client import WatchedAdmin
 from embermq.adapters.kafka.log_producer import LogProducer
 from embermq.adapters.kafka.log_topic import LogTopic, continue_behind, find_ends, known_end
 from embermq.adapters.kafka.message_log import KafkaMessageLog
 from embermq.adapters.kafka.positions import DispatcherGroup
-from embermq.adapters.kafka.settings import KafkaSettings
 from embermq.model.tick_writes import TickWrites
 from embermq.ports.errors import StoreError
 from embermq.ports.log_appender import LogAppender

@@ -9,7 +9,7 @@ from tests.contracts.stores import Reading, Stores
 from tests.support.log_in_process import LogInProcess
 from tests.support.step_link import StepLink
 
-from embermq.adapters.redis.address import parse_address
+from embermq.adapters.redis.address import RedisSettings, parse_address
 from embermq.adapters.redis.applications import (
     RedisParkedMessages,
     RedisReaderPositions,
@@ -22,7 +22,6 @@ from embermq.adapters.redis.owners import Owners
 from embermq.adapters.redis.queue_owners import QueueOwners
 from embermq.adapters.redis.queue_store import RedisQueueStore
 from embermq.adapters.redis.sessions import RedisSessionStore
-from embermq.adapters.redis.settings import RedisSettings
 from embermq.adapters.redis.state_writer import RedisStateWriter
 from embermq.durability.log_first import LogFirstStore
 from embermq.durability.settings import SessionStoreSettings

@@ -10,12 +10,11 @@ from queue import SimpleQueue
 from tests.contracts.stores import ANSWER_S, Reading, tick_writes
 from tests.support.step_link import StepLink
 
-from embermq.adapters.redis.address import parse_address
+from embermq.adapters.redis.address import RedisSettings, parse_address
 from embermq.adapters.redis.blocking import BlockingRedis
 from embermq.adapters.redis.device_queue import RedisDeviceQueue, RedisDeviceQueueHistory
 from embermq.adapters.redis.owners import Owners
 from embermq.adapters.redis.sessions import RedisSessionStore
-from embermq.adapters.redis.settings import RedisSettings
 from embermq.adapters.redis.state_writer import RedisStateWriter
 from embermq.adapters.segments.tick_store import SegmentTickStore
 from embermq.adapters.sqlite.checkpoint import SqliteCheckpoint

@@ -11,9 +11,8 @@ from tests.support.certificates import Authority
 from tests.support.kafka_gate import KafkaGate
 from tests.support.kafka_server import KafkaServer
 
-from embermq.adapters.kafka.address import parse_address
+from embermq.adapters.kafka.address import KafkaSettings, parse_address
 from embermq.adapters.kafka.client import WatchedAdmin, client_options
-from embermq.adapters.kafka.settings import KafkaSettings
 from embermq.ports.errors import StoreUnavailable
 
 PASSWORD = "correct-horse/battery@staple"

@@ -20,11 +20,10 @@ from tests.support.measuring import is_judged, judge
 from tests.support.waiting import wait_until
 
 from embermq.adapters.kafka import application_feeds, shared_feeds
-from embermq.adapters.kafka.address import KafkaAddress, parse_address
+from embermq.adapters.kafka.address import KafkaAddress, KafkaSettings, parse_address
 from embermq.adapters.kafka.application_feeds import UNREAD_BYTES_MAX, KafkaApplicationFeeds
 from embermq.adapters.kafka.application_topics import ApplicationTopics, LogProperties
 from embermq.adapters.kafka.client import WatchedAdmin
-from embermq.adapters.kafka.settings import KafkaSettings
 from embermq.adapters.kafka.shared_feeds import KafkaSharedFeeds
 from embermq.formats.application_logs import ApplicationLogNames
 from embermq.model.application_positions import StoredPositions

@@ -17,8 +17,7 @@ from tests.support.redis_server import RedisServer
 from tests.support.waiting import wait_until
 
 from embermq.adapters.kafka import log_producer
-from embermq.adapters.kafka.address import parse_address
-from embermq.adapters.kafka.settings import KafkaSettings
+from embermq.adapters.kafka.address import KafkaSettings, parse_address
 from embermq.ports.errors import TakenOver
 
 WAIT_S = 60.0

@@ -34,11 +34,10 @@ from tests.support.redis_server import RedisServer
 from tests.support.waiting import wait_until
 
 from embermq.adapters.kafka import appender, client, log_topic
-from embermq.adapters.kafka.address import parse_address
+from embermq.adapters.kafka.address import KafkaSettings, parse_address
 from embermq.adapters.kafka.client import WatchedAdmin
 from embermq.adapters.kafka.log_topic import KEPT, LogTopic, continue_behind
 from embermq.adapters.kafka.message_log import DEFAULT_RECORD_BYTES, KafkaMessageLog
-from embermq.adapters.kafka.settings import KafkaSettings
 from embermq.delivery.direct.path import DirectPath
 from embermq.durability.recovery import complete
 from embermq.formats.kafka_record import KafkaEncoder, record_bytes_max

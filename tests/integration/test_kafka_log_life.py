@@ -12,11 +12,10 @@ from confluent_kafka.admin._config import ConfigResource
 from tests.support.application_log_writer import ApplicationLogWriter, HandLoop
 from tests.support.kafka_server import KafkaServer
 
-from embermq.adapters.kafka.address import parse_address
+from embermq.adapters.kafka.address import KafkaSettings, parse_address
 from embermq.adapters.kafka.application_logs import KafkaApplicationLogs
 from embermq.adapters.kafka.application_topics import ApplicationTopics, LogProperties
 from embermq.adapters.kafka.client import WatchedAdmin
-from embermq.adapters.kafka.settings import KafkaSettings
 from embermq.formats.application_logs import ApplicationLogNames
 from embermq.ports.application_logs import FoundLog, LogSize
 from embermq.ports.errors import StoreError, StoreUnavailable

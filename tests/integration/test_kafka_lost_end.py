@@ -16,8 +16,8 @@ from tests.support.kafka_server import KafkaServer
 from tests.support.redis_server import RedisServer
 
 from embermq.adapters.kafka import log_topic
+from embermq.adapters.kafka.address import KafkaSettings
 from embermq.adapters.kafka.log_topic import KEPT, RECORD_LIMIT, continue_behind, message_topic
-from embermq.adapters.kafka.settings import KafkaSettings
 from embermq.formats.pipeline_progress import LOG_HEADER, TOPIC_SETTINGS, progress_key, progress_topic
 from embermq.model.position import position_of
 from embermq.ports.errors import StoreUnavailable

@@ -11,11 +11,10 @@ from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]
 from tests.support.kafka_server import KafkaServer
 from tests.support.waiting import wait_until
 
-from embermq.adapters.kafka.address import parse_address
+from embermq.adapters.kafka.address import KafkaSettings, parse_address
 from embermq.adapters.kafka.client import WatchedAdmin
 from embermq.adapters.kafka.log_topic import LogTopic
 from embermq.adapters.kafka.pipeline_progress import KafkaPipelineProgress
-from embermq.adapters.kafka.settings import KafkaSettings
 from embermq.model.position import OFFSET_END
 from embermq.pipeline.kafka_log import KafkaLog
 from embermq.pipeline.log_look import Bounds, behind, records_at

@@ -9,9 +9,8 @@ from tests.support.kafka_server import KafkaServer
 from tests.support.waiting import wait_until
 
 from embermq.adapters.kafka import receipt_topic
-from embermq.adapters.kafka.address import parse_address
+from embermq.adapters.kafka.address import KafkaSettings, parse_address
 from embermq.adapters.kafka.receipt_topic import ReceiptTopic
-from embermq.adapters.kafka.settings import KafkaSettings
 from embermq.formats.receipts import SAMPLE
 
 BACK_S = 60.0

@@ -20,11 +20,10 @@ from tests.support.redis_server import RedisServer
 from tests.support.servers import on_servers
 from tests.support.waiting import wait_for, wait_until
 
-from embermq.adapters.kafka.address import parse_address
+from embermq.adapters.kafka.address import KafkaSettings, parse_address
 from embermq.adapters.kafka.application_feeds import KafkaApplicationFeeds
 from embermq.adapters.kafka.application_topics import ApplicationTopics, LogProperties
 from embermq.adapters.kafka.client import WatchedAdmin
-from embermq.adapters.kafka.settings import KafkaSettings
 from embermq.adapters.kafka.shared_feeds import KafkaSharedFeeds
 from embermq.formats.application_logs import ApplicationLogNames
 from embermq.mqtt.wire.packets import Subscription

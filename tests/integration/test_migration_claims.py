@@ -7,10 +7,9 @@ from collections.abc import Iterator
 import pytest
 from tests.support.redis_server import RedisServer
 
-from embermq.adapters.redis.address import parse_address
+from embermq.adapters.redis.address import RedisSettings, parse_address
 from embermq.adapters.redis.blocking import BlockingRedis
 from embermq.adapters.redis.log_notes import RedisLogNotes
-from embermq.adapters.redis.settings import RedisSettings
 from embermq_migrate.errors import MigrationError
 from embermq_migrate.migration import redis_place
 from embermq_migrate.redis_sessions import claim_store, take_generations

@@ -13,9 +13,8 @@ from tests.support.redis_cluster import RedisCluster
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import wait_for
 
-from embermq.adapters.redis.address import parse_address
+from embermq.adapters.redis.address import RedisSettings, parse_address
 from embermq.adapters.redis.link import RedisLink
-from embermq.adapters.redis.settings import RedisSettings
 
 PASSWORD = "correct-horse/battery@staple"
 QUOTED = "correct-horse%2Fbattery%40staple"

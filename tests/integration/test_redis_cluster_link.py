@@ -12,7 +12,7 @@ from tests.support.redis_server import RedisServer
 from tests.support.waiting import wait_for
 
 from embermq.adapters.redis import channel
-from embermq.adapters.redis.settings import RedisSettings
+from embermq.adapters.redis.address import RedisSettings
 
 KEYS = 60
 BUSY = RedisSettings(command_timeout_s=1.0)

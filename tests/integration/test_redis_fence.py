@@ -12,7 +12,7 @@ from tests.support.redis_cluster import RedisCluster
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import wait_for
 
-from embermq.adapters.redis.address import parse_address
+from embermq.adapters.redis.address import RedisSettings, parse_address
 from embermq.adapters.redis.blocking import BlockingRedis
 from embermq.adapters.redis.link import RedisLink
 from embermq.adapters.redis.log_notes import RedisLogNotes
@@ -20,7 +20,6 @@ from embermq.adapters.redis.queue_owners import QueueOwners
 from embermq.adapters.redis.queue_store import SCRIPTS as QUEUE_SCRIPTS
 from embermq.adapters.redis.queue_store import RedisQueueStore
 from embermq.adapters.redis.script import Script
-from embermq.adapters.redis.settings import RedisSettings
 from embermq.model.queue_rows import QueueSettingsRow
 from embermq.ports.errors import StoreError, TakenOver
 

@@ -11,9 +11,9 @@ from tests.support.redis_server import RedisServer
 from tests.support.waiting import wait_for
 
 from embermq.adapters.redis import channel
+from embermq.adapters.redis.address import RedisSettings
 from embermq.adapters.redis.answers import Answer, Refused
 from embermq.adapters.redis.script import script
-from embermq.adapters.redis.settings import RedisSettings
 
 KEYS = 20
 BREAK = script("break", b"return redis.call('GET', KEYS[1])")

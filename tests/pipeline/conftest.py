@@ -19,9 +19,9 @@ from tests.support.kafka_server import KafkaServer
 from tests.support.spark_workers import with_seed
 
 from embermq.cli.main import main
+from embermq.pipeline.driver import register_sources
 from embermq.pipeline.java import find_java
 from embermq.pipeline.jobs import redrive as job
-from embermq.pipeline.jobs.streaming import register_sources
 from embermq.pipeline.kafka_log import KafkaLog
 from embermq.pipeline.places import Places
 from embermq.pipeline.session import start_session

@@ -11,13 +11,12 @@ from tests.pipeline.log_writer import record
 from tests.support.kafka_server import KafkaCluster
 from tests.support.waiting import wait_until
 
-from embermq.adapters.kafka.address import parse_address
+from embermq.adapters.kafka.address import KafkaSettings, parse_address
 from embermq.adapters.kafka.application_topics import ApplicationTopics, LogProperties
 from embermq.adapters.kafka.client import WatchedAdmin
-from embermq.adapters.kafka.settings import KafkaSettings
 from embermq.formats.application_logs import ApplicationLogNames
 from embermq.formats.log_record import Stamp
-from embermq.pipeline.jobs import kafka_dispatch, leaders
+from embermq.pipeline.jobs import kafka_dispatch, kafka_watch
 from embermq.pipeline.jobs.kafka_dispatch import KafkaDispatch
 from embermq.pipeline.places import Places
 from embermq.ports.errors import StoreUnavailable
@@ -31,7 +30,7 @@ def test_a_log_whose_server_is_dead_holds_up_nobody_else_and_lacks_nothing_when_
     spark: SparkSession, places: Places, kafka_cluster: KafkaCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kafka_dispatch, "PROGRESS_S", 0.5)
-    monkeypatch.setattr(leaders, "LEADER_S", 1.0)
+    monkeypatch.setattr(kafka_watch, "LEADER_S", 1.0)
     log = LogInKafka(kafka_cluster.bootstrap, kafka_cluster.prefix())
     node = kafka_cluster.nodes[2]
     good, bad = log.log("good"), f"{log.kafka.application_prefix}bad"
@@ -106,7 +105,7 @@ def test_a_log_without_a_leader_is_left_out_also_when_its_records_fill_the_memor
 ) -> None:
     """A run that finds no memory for more dies sooner than one that waits is given up."""
     monkeypatch.setattr(kafka_dispatch, "PROGRESS_S", 0.5)
-    monkeypatch.setattr(leaders, "LEADER_S", 1.0)
+    monkeypatch.setattr(kafka_watch, "LEADER_S", 1.0)
     log = LogInKafka(kafka_cluster.bootstrap, kafka_cluster.prefix())
     node = kafka_cluster.nodes[2]
     good, bad = log.log("good"), f"{log.kafka.application_prefix}bad"

@@ -11,9 +11,8 @@ from tests.pipeline.queries import DEADLINE_S, rows_of
 from tests.support.kafka_server import KafkaServer
 from tests.support.waiting import wait_until
 
-from embermq.adapters.kafka.address import parse_address
+from embermq.adapters.kafka.address import KafkaSettings, parse_address
 from embermq.adapters.kafka.receipt_topic import ReceiptTopic
-from embermq.adapters.kafka.settings import KafkaSettings
 from embermq.formats.receipts import SAMPLE
 from embermq.pipeline.jobs.bulk_parts import Traffic
 from embermq.pipeline.places import Places

@@ -18,7 +18,7 @@ from tests.pipeline.queries import log_rows
 from embermq.formats.kafka_record import KafkaEncoder
 from embermq.formats.log_record import Origin, Stamp, decode_record, slot_field
 from embermq.mqtt.wire.properties import Properties, encode_properties
-from embermq.pipeline.jobs.carrying import Carried
+from embermq.pipeline.jobs.kafka_watch import Carried
 from embermq.pipeline.places import Places
 from embermq.pipeline.rules.rows import rule_messages
 from embermq.pipeline.rules.settings import RuleSettings

@@ -12,9 +12,8 @@ from tests.simulation.loop import SimulatedLoop, current_process
 from tests.simulation.redis_scripts import RedisScripts
 from tests.simulation.redis_values import OK, RedisError, RedisValues, Reply, Status, Words
 
-from embermq.adapters.redis.address import RedisAddress, parse_address
+from embermq.adapters.redis.address import RedisAddress, RedisSettings, parse_address
 from embermq.adapters.redis.blocking import BlockingRedis
-from embermq.adapters.redis.settings import RedisSettings
 from embermq.ports.errors import StoreError, StoreUnavailable
 
 URL = "redis://redis:6379"

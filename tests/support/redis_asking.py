@@ -11,11 +11,10 @@ from typing import ParamSpec
 from tests.support.mqtt_client import run as run_on_the_loop
 from tests.support.redis_server import RedisServer
 
-from embermq.adapters.redis.address import parse_address
+from embermq.adapters.redis.address import RedisSettings, parse_address
 from embermq.adapters.redis.answers import Answer
 from embermq.adapters.redis.link import RedisLink
 from embermq.adapters.redis.script import Script, script
-from embermq.adapters.redis.settings import RedisSettings
 
 APPEND = script(
     "append",

@@ -12,7 +12,6 @@ from typing import Protocol, TypedDict
 
 from embermq.admin.durable import Durable, TickDriver
 from embermq.admin.errors import AlreadyExists, NotFound, OperationRefused, RequestRefused
-from embermq.admin.queue_bodies import ShownBody, peeked, shown_body
 from embermq.admin.queue_values import (
     QUEUES_NAMED_MAX,
     Configured,
@@ -22,6 +21,9 @@ from embermq.admin.queue_values import (
     QueueDetail,
     Retried,
     RetryJob,
+    ShownBody,
+    peeked,
+    shown_body,
 )
 from embermq.model.message import Message
 from embermq.mqtt.value import replace

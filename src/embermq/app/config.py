@@ -30,10 +30,10 @@ from embermq.access.authentication.settings import (
 from embermq.access.authorization import settings as authorization_settings
 from embermq.access.authorization.settings import AuthorizationSettings
 from embermq.adapters.etcd.address import parse_address as parse_etcd_address
-from embermq.adapters.kafka import settings as kafka_settings
-from embermq.adapters.kafka.settings import KafkaSettings
-from embermq.adapters.redis import settings as redis_settings
-from embermq.adapters.redis.settings import RedisSettings
+from embermq.adapters.kafka import address as kafka_address
+from embermq.adapters.kafka.address import KafkaSettings
+from embermq.adapters.redis import address as redis_address
+from embermq.adapters.redis.address import RedisSettings
 from embermq.adapters.sqlite import settings as log_settings
 from embermq.adapters.sqlite.settings import LogSettings
 from embermq.adapters.webhook import settings as webhook_settings
@@ -452,8 +452,8 @@ def _contradictions(settings: Settings) -> Iterator[str]:
         partial(authorization_settings.check_settings, settings.authorization),
         partial(store_settings.check_settings, settings.stores),
         partial(_check_cluster, settings),
-        partial(kafka_settings.check_settings, settings.kafka),
-        partial(redis_settings.check_settings, settings.redis),
+        partial(kafka_address.check_settings, settings.kafka),
+        partial(redis_address.check_settings, settings.redis),
         partial(log_settings.check_settings, settings.log),
         partial(check_pipeline, settings),
         partial(check_rules, settings.rules),

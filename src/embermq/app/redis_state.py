@@ -19,6 +19,7 @@ from functools import partial
 from msgspec import Struct
 
 from embermq.adapters.redis import applications, device_queue, state_writer
+from embermq.adapters.redis.address import RedisSettings
 from embermq.adapters.redis.applications import RedisParkedMessages, RedisReaderPositions, RedisSharedGroups
 from embermq.adapters.redis.blocking import BlockingRedis
 from embermq.adapters.redis.device_queue import RedisDeviceQueue, RedisDeviceQueueHistory
@@ -28,7 +29,6 @@ from embermq.adapters.redis.owners import Owners
 from embermq.adapters.redis.queue_owners import QueueOwners
 from embermq.adapters.redis.queue_store import RedisQueueStore
 from embermq.adapters.redis.sessions import RedisSessionStore
-from embermq.adapters.redis.settings import RedisSettings
 from embermq.adapters.redis.state_writer import IsLost, Post, RedisStateWriter
 from embermq.app.errors import StartError
 from embermq.app.store_addresses import redis_address

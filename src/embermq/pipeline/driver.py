@@ -26,9 +26,9 @@ from embermq.pipeline.errors import DriverLockError
 from embermq.pipeline.java import find_java
 from embermq.pipeline.jobs.bulk import Bulk, Feed
 from embermq.pipeline.jobs.bulk_log import BulkLog, EmbeddedLog
-from embermq.pipeline.jobs.bulk_parts import BulkPart, PartKind
-from embermq.pipeline.jobs.query_job import JobSetup
-from embermq.pipeline.jobs.streaming import chosen_jobs, chosen_parts, register_sources
+from embermq.pipeline.jobs.bulk_parts import PARTS, BulkPart, PartKind
+from embermq.pipeline.jobs.dispatch import Dispatch
+from embermq.pipeline.jobs.query_job import JobSetup, QueryJob
 from embermq.pipeline.keeper import Keeper
 from embermq.pipeline.places import Places, make_socket_directory, remove_leftovers
 from embermq.pipeline.rules.live import Care, RuleKind
@@ -37,11 +37,34 @@ from embermq.pipeline.rules.settings import query_of_rule
 from embermq.pipeline.rules.windows import WindowLog
 from embermq.pipeline.session import POOL, jvm_process, start_session
 from embermq.pipeline.settings import QUERIES, DriverSettings
+from embermq.pipeline.sources.message_log import MessageLogSource
 from embermq.pipeline.status import DriverReport, QueryReport, write_report
 from embermq.pipeline.turns import Turns
 
 if TYPE_CHECKING:
     from embermq.pipeline.kafka_driver import KafkaDriver
+
+
+def chosen_jobs(settings: DriverSettings) -> list[type[QueryJob]]:
+    """The streaming queries that the settings name."""
+    if "dispatch" not in settings.queries:
+        return []
+    if settings.kafka is None:
+        return [Dispatch]
+    from embermq.pipeline.jobs.kafka_dispatch import KafkaDispatch  # its client is not in every installation
+
+    return [KafkaDispatch]
+
+
+def chosen_parts(settings: DriverSettings) -> list[type[BulkPart]]:
+    """Who shares the reading of the log."""
+    return [part for part in PARTS if part.name in settings.queries]
+
+
+def register_sources(spark: SparkSession) -> None:
+    """Make the formats of `sources` known to a session."""
+    spark.dataSource.register(MessageLogSource)
+
 
 EXIT_JVM_LOST = 70
 RULES_TURN, WINDOWS_TURN = "rules", "windows"

@@ -24,11 +24,10 @@ from embermq.mqtt.value import replace
 from embermq.queues.consumer import EARLIEST, LATEST, Client, Newcomer
 from embermq.queues.consumer_clock import ConsumerClock
 from embermq.queues.dead_letter_quota import DeadLetterQuota
-from embermq.queues.dead_lettering import DeadLettering
+from embermq.queues.dead_lettering import DeadLettering, Heads
 from embermq.queues.entries import QueueEntry
 from embermq.queues.errors import PropertyRefused, QueueFull, TooLarge
 from embermq.queues.group import KEPT_MS, Group
-from embermq.queues.heads import Heads
 from embermq.queues.intake import Intake
 from embermq.queues.lanes import LOOKED_AT_MAX
 from embermq.queues.ledger import QueueLedger

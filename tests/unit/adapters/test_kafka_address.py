@@ -7,9 +7,8 @@ import re
 import msgspec
 import pytest
 
-from embermq.adapters.kafka.address import KafkaAddress, parse_address
+from embermq.adapters.kafka.address import KafkaAddress, KafkaSettings, check_settings, parse_address
 from embermq.adapters.kafka.client import client_options
-from embermq.adapters.kafka.settings import KafkaSettings, check_settings
 from embermq.ports.store_node import Node
 from embermq.ports.store_url import without_password
 

@@ -12,11 +12,10 @@ from confluent_kafka.admin._topic import TopicDescription
 from confluent_kafka.cimpl import NewTopic
 from tests.support.waiting import wait_until
 
-from embermq.adapters.kafka.address import parse_address
+from embermq.adapters.kafka.address import KafkaSettings, parse_address
 from embermq.adapters.kafka.application_logs import KafkaApplicationLogs
 from embermq.adapters.kafka.application_topics import WRITTEN_AT_ONCE, ApplicationTopics, LogProperties
 from embermq.adapters.kafka.client import WatchedAdmin
-from embermq.adapters.kafka.settings import KafkaSettings
 from embermq.formats.application_logs import ApplicationLogNames
 from embermq.ports.application_logs import FoundLog, Place
 from embermq.ports.errors import StoreError, StoreUnavailable

@@ -13,7 +13,7 @@ from confluent_kafka import Consumer, KafkaError, Message, Producer
 from tests.support.waiting import wait_until
 
 from embermq.adapters.kafka import application_feeds
-from embermq.adapters.kafka.address import parse_address
+from embermq.adapters.kafka.address import KafkaSettings, parse_address
 from embermq.adapters.kafka.application_feeds import (
     ENTRY_BYTES,
     LEAST_UNREAD_BYTES,
@@ -22,7 +22,6 @@ from embermq.adapters.kafka.application_feeds import (
     feed_entry,
 )
 from embermq.adapters.kafka.client import Failures
-from embermq.adapters.kafka.settings import KafkaSettings
 from embermq.ports.application_feed import ApplicationFeed, FeedEntry, FeedTaker
 
 LOG = "embermq.msg.app.a"

@@ -7,9 +7,8 @@ from threading import Event
 
 import pytest
 
-from embermq.adapters.kafka.address import parse_address
+from embermq.adapters.kafka.address import KafkaSettings, parse_address
 from embermq.adapters.kafka.application_feeds import KafkaApplicationFeeds
-from embermq.adapters.kafka.settings import KafkaSettings
 from embermq.adapters.kafka.shared_feeds import KafkaSharedFeeds
 
 Feeds = KafkaApplicationFeeds | KafkaSharedFeeds

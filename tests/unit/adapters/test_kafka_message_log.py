@@ -11,12 +11,11 @@ from confluent_kafka import KafkaError, TopicPartition
 from tests.support.stand_in_store import StandInParked
 
 from embermq.adapters.kafka import log_topic, message_log
-from embermq.adapters.kafka.address import parse_address
+from embermq.adapters.kafka.address import KafkaSettings, parse_address
 from embermq.adapters.kafka.client import WatchedAdmin
 from embermq.adapters.kafka.log_topic import LogTopic
 from embermq.adapters.kafka.message_log import DEFAULT_RECORD_BYTES, KafkaMessageLog
 from embermq.adapters.kafka.positions import LogPositions
-from embermq.adapters.kafka.settings import KafkaSettings
 from embermq.durability.retention import NoEntries, PublishedReaders, Retention, RetentionLimits
 from embermq.formats.kafka_record import KafkaEncoder
 from embermq.formats.log_record import encode_record

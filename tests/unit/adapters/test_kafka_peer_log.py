@@ -11,9 +11,8 @@ import pytest
 from confluent_kafka import KafkaError
 
 from embermq.adapters.kafka import peer_log
-from embermq.adapters.kafka.address import parse_address
+from embermq.adapters.kafka.address import KafkaSettings, parse_address
 from embermq.adapters.kafka.peer_log import KafkaPeerLog
-from embermq.adapters.kafka.settings import KafkaSettings
 from embermq.formats.kafka_record import KafkaEncoder
 from embermq.formats.log_record import encode_record
 from embermq.model.message import Message

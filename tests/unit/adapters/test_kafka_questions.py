@@ -8,11 +8,10 @@ from concurrent.futures import Future
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from embermq.adapters.kafka.address import parse_address
+from embermq.adapters.kafka.address import KafkaSettings, parse_address
 from embermq.adapters.kafka.client import WatchedAdmin
 from embermq.adapters.kafka.log_topic import LogTopic
 from embermq.adapters.kafka.reading import PartitionReader
-from embermq.adapters.kafka.settings import KafkaSettings
 from embermq.model.position import EXACT_PARTITIONS, OFFSET_END, position_of
 from embermq.ports.errors import StoreUnavailable
 

@@ -12,9 +12,8 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from tests.support.waiting import wait_until
 
 from embermq.adapters.kafka import shared_feeds
-from embermq.adapters.kafka.address import parse_address
+from embermq.adapters.kafka.address import KafkaSettings, parse_address
 from embermq.adapters.kafka.application_feeds import ReadRights
-from embermq.adapters.kafka.settings import KafkaSettings
 from embermq.adapters.kafka.shared_feeds import KafkaSharedFeeds
 from embermq.model.application_positions import StoredPositions
 from embermq.ports.application_feed import FeedEntry, SharedTaker

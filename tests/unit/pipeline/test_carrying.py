@@ -5,8 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embermq.pipeline.jobs.carrying import Carried, Carrying
-from embermq.pipeline.jobs.leaders import Leaders, told_of
+from embermq.pipeline.jobs.kafka_watch import Carried, Carrying, Leaders, told_of
 
 LOGS = ("a", "b", "c")
 Steps = list[tuple[str, int, frozenset[str]]]

@@ -1,6 +1,6 @@
 """How long a query may stand still before it is begun anew."""
 
-from embermq.pipeline.jobs.standstill import Standstill
+from embermq.pipeline.jobs.kafka_watch import Standstill
 
 BATCH_S, PATIENCE_S = 5.0, 60.0
 BEHIND = {0: 7, 1: 3}

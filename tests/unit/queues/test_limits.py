@@ -9,7 +9,7 @@ from tests.support.queue_bench import START_MS, Bench
 
 from embermq.model.queue_rows import MessageState
 from embermq.mqtt.wire.reason_codes import ReasonCode
-from embermq.queues import heads
+from embermq.queues import dead_lettering
 from embermq.queues import queue as queue_module
 from embermq.queues.consumer import LATEST, Newcomer
 from embermq.queues.deadlines import GONE_MAX, Deadlines
@@ -434,7 +434,7 @@ def test_where_nothing_can_go_it_is_not_waited_for() -> None:
 
 
 def test_many_that_are_held_do_not_hide_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heads, "LOOKED_AT_MAX", 2)
+    monkeypatch.setattr(dead_lettering, "LOOKED_AT_MAX", 2)
     monkeypatch.setattr(queue_module, "LOOKED_AT_MAX", 2)
     bench = Bench(**over(100))
     bench.join("c", prefetch=7)

@@ -18,7 +18,7 @@ from threading import Event, Thread
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicCollection, TopicPartition
 from confluent_kafka.admin import AclOperation, AdminClient, TopicDescription  # type: ignore[attr-defined]
 
-from embermq.adapters.kafka.address import KafkaAddress
+from embermq.adapters.kafka.address import KafkaAddress, KafkaSettings
 from embermq.adapters.kafka.client import (
     LOG,
     Failures,
@@ -29,7 +29,6 @@ from embermq.adapters.kafka.client import (
     told,
     unavailable,
 )
-from embermq.adapters.kafka.settings import KafkaSettings
 from embermq.formats.kafka_record import decode_kafka_record
 from embermq.formats.log_record import RecordError
 from embermq.ports.application_feed import ApplicationFeed, ApplicationFeeds, FeedEntry, FeedTaker

@@ -14,8 +14,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._metadata import TopicMetadata
 from confluent_kafka.cimpl import NewTopic
 
-from embermq.adapters.kafka.address import KafkaAddress
-from embermq.adapters.kafka.settings import KafkaSettings
+from embermq.adapters.kafka.address import KafkaAddress, KafkaSettings
 from embermq.ports.errors import StoreUnavailable
 
 

@@ -17,9 +17,8 @@ from contextlib import suppress
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from embermq.adapters.kafka.address import KafkaAddress
+from embermq.adapters.kafka.address import KafkaAddress, KafkaSettings
 from embermq.adapters.kafka.client import ATTEMPT_S, LOG, client_options, error_of, unavailable
-from embermq.adapters.kafka.settings import KafkaSettings
 from embermq.ports.errors import StoreUnavailable
 
 KEPT_BACK_MS = 100

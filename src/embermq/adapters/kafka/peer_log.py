@@ -10,11 +10,10 @@ from threading import Event, Lock, Thread
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from confluent_kafka.cimpl import NewTopic
 
-from embermq.adapters.kafka.address import KafkaAddress
+from embermq.adapters.kafka.address import KafkaAddress, KafkaSettings
 from embermq.adapters.kafka.client import LOG, Failures, WatchedAdmin, client_options, error_of, let_go, told
 from embermq.adapters.kafka.log_topic import message_topic
 from embermq.adapters.kafka.reading import PartitionReader, is_end, read_frame
-from embermq.adapters.kafka.settings import KafkaSettings
 from embermq.formats.pipeline_progress import TOPIC_SETTINGS, progress_key, progress_topic
 from embermq.model.position import OFFSET_END, offset_of, partition_of, position_of
 from embermq.ports.errors import StoreError

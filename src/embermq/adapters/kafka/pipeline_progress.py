@@ -7,7 +7,7 @@ from threading import Event, Thread
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from embermq.adapters.kafka.address import KafkaAddress
+from embermq.adapters.kafka.address import KafkaAddress, KafkaSettings
 from embermq.adapters.kafka.client import (
     Failures,
     client_options,
@@ -17,7 +17,6 @@ from embermq.adapters.kafka.client import (
     may_work_later,
     told,
 )
-from embermq.adapters.kafka.settings import KafkaSettings
 from embermq.formats.pipeline_progress import REPORT_KEY, progress_topic, read_progress
 from embermq.model.position import OFFSET_END
 from embermq.ports.errors import StoreUnavailable

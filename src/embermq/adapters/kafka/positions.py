@@ -14,9 +14,8 @@ from threading import Lock
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from msgspec import Struct
 
-from embermq.adapters.kafka.address import KafkaAddress
+from embermq.adapters.kafka.address import KafkaAddress, KafkaSettings
 from embermq.adapters.kafka.client import LOG, client_options, error_of, let_go, may_work_later, told
-from embermq.adapters.kafka.settings import KafkaSettings
 from embermq.model.position import offset_of, partition_of, position_of
 
 MARKS_MAX = 4_096

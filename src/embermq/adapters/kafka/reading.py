@@ -17,7 +17,7 @@ from typing import TypeVar
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 from msgspec import Struct
 
-from embermq.adapters.kafka.address import KafkaAddress
+from embermq.adapters.kafka.address import KafkaAddress, KafkaSettings
 from embermq.adapters.kafka.client import (
     ATTEMPT_S,
     LET_GO_S,
@@ -34,7 +34,6 @@ from embermq.adapters.kafka.client import (
     told,
     unavailable,
 )
-from embermq.adapters.kafka.settings import KafkaSettings
 from embermq.formats.kafka_record import decode_frame, decode_kafka_record
 from embermq.formats.log_record import LogRecord, RecordError
 from embermq.model.position import offset_of, partition_of, position_of

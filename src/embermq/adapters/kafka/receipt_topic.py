@@ -11,9 +11,8 @@ from threading import Event, Lock, Thread
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from embermq.adapters.kafka.address import KafkaAddress
+from embermq.adapters.kafka.address import KafkaAddress, KafkaSettings
 from embermq.adapters.kafka.client import LOG, Failures, WatchedAdmin, client_options, error_of, told
-from embermq.adapters.kafka.settings import KafkaSettings
 from embermq.formats.receipts import HEADERS, encode_receipts, receipts_topic
 from embermq.ports.errors import StoreUnavailable
 from embermq.ports.receipt_log import ReceiptLog, ReceiptStatistics

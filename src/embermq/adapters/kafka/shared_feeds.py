@@ -16,7 +16,7 @@ from threading import Event, Thread
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from embermq.adapters.kafka.address import KafkaAddress
+from embermq.adapters.kafka.address import KafkaAddress, KafkaSettings
 from embermq.adapters.kafka.application_feeds import (
     ASK_AGAIN_S,
     ASK_S,
@@ -34,7 +34,6 @@ from embermq.adapters.kafka.application_feeds import (
     tell_gone,
 )
 from embermq.adapters.kafka.client import LOG, Failures, Post, error_of, may_work_later, told
-from embermq.adapters.kafka.settings import KafkaSettings
 from embermq.model.application_positions import StoredPositions, decode_metadata, encode_metadata
 from embermq.ports.application_feed import KnownPositions, SharedFeed, SharedFeeds, SharedTaker, unknown
 

@@ -11,11 +11,10 @@ import redis
 from redis.cluster import ClusterNode, RedisCluster
 from redis.exceptions import NoPermissionError
 
-from embermq.adapters.redis.address import RedisAddress
+from embermq.adapters.redis.address import RedisAddress, RedisSettings
 from embermq.adapters.redis.answers import Answer
 from embermq.adapters.redis.handshake import NodeUnusable, check_server
 from embermq.adapters.redis.script import Script
-from embermq.adapters.redis.settings import RedisSettings
 from embermq.formats.redis_layout import LayoutError, name_in
 from embermq.ports.errors import StoreError, StoreUnavailable
 from embermq.ports.store_node import Node

@@ -9,12 +9,11 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
-from embermq.adapters.redis.address import RedisAddress
+from embermq.adapters.redis.address import WAIT_TIMEOUT_MS, RedisAddress, RedisSettings
 from embermq.adapters.redis.answers import Answer, ErrorReply
 from embermq.adapters.redis.handshake import EpochPassed, Greeting, NodeUnusable, log_in
 from embermq.adapters.redis.lane import Lane
 from embermq.adapters.redis.script import Script
-from embermq.adapters.redis.settings import WAIT_TIMEOUT_MS, RedisSettings
 from embermq.adapters.redis.wire import (
     ASKING,
     Kind,

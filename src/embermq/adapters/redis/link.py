@@ -10,13 +10,12 @@ from functools import partial
 
 from msgspec import Struct
 
-from embermq.adapters.redis.address import RedisAddress
+from embermq.adapters.redis.address import RedisAddress, RedisSettings
 from embermq.adapters.redis.answers import Answer, Refused, Sort, sort_error
 from embermq.adapters.redis.channel import Channel, Plan
 from embermq.adapters.redis.lane import HeldKeys, Lane
 from embermq.adapters.redis.routes import ClusterRoutes, OneNode, Routes
 from embermq.adapters.redis.script import Script
-from embermq.adapters.redis.settings import RedisSettings
 from embermq.adapters.redis.slots import named_in, slot_of
 from embermq.adapters.redis.wire import Kind, Operation, Then, Wire, Word, pack
 from embermq.ports.errors import TakenOver

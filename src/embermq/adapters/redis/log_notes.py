@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 
 from embermq.adapters.redis.blocking import BlockingRedis
-from embermq.adapters.redis.fence import EPOCH, end_older, epoch_keys
 from embermq.adapters.redis.floor_marks import INCOMPLETE, mark_keys
+from embermq.adapters.redis.handshake import EPOCH, end_older, epoch_keys
 from embermq.formats.redis_applications import GROUP_PREFIX
 from embermq.formats.redis_layout import (
     IMPORT_KEY,

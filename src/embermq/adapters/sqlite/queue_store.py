@@ -14,7 +14,7 @@ from typing import Any
 from msgspec import Struct
 
 from embermq.adapters.sqlite.connection import open_reader, to_store_error
-from embermq.adapters.sqlite.queue_rows import name_of_group, to_entry, to_mark
+from embermq.adapters.sqlite.queue_tables import name_of_group, to_entry, to_mark
 from embermq.adapters.sqlite.tick_tables import TickTables
 from embermq.formats.log_record import split_batch
 from embermq.model.queue_rows import DelayedRow, EntryRow, GroupRow, QueueSettingsRow, StoredQueue

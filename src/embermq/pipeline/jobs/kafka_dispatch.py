@@ -19,12 +19,17 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from embermq.pipeline.errors import KafkaLogError, PipelineError
-from embermq.pipeline.jobs.carrying import Carrying
-from embermq.pipeline.jobs.checkpoints import fresh_checkpoint
-from embermq.pipeline.jobs.leaders import SHOWN, Leaders, told_of
+from embermq.pipeline.jobs.kafka_watch import (
+    REFUSED,
+    SHOWN,
+    Carrying,
+    Leaders,
+    RecordLimits,
+    Standstill,
+    fresh_checkpoint,
+    told_of,
+)
 from embermq.pipeline.jobs.query_job import JobSetup, LastBatch, QueryJob
-from embermq.pipeline.jobs.record_limits import REFUSED, RecordLimits
-from embermq.pipeline.jobs.standstill import Standstill
 from embermq.pipeline.log_look import behind
 from embermq.pipeline.settings import PipelineSettings, is_local
 from embermq.pipeline.sources.kafka_positions import Positions
