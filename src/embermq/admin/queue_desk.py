@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
 from heapq import nlargest, nsmallest
-from typing import Protocol, TypedDict
+from typing import TypedDict
 
 from embermq.admin.durable import Durable, TickDriver
 from embermq.admin.errors import AlreadyExists, NotFound, OperationRefused, RequestRefused
@@ -16,6 +16,7 @@ from embermq.admin.queue_values import (
     QUEUES_NAMED_MAX,
     Configured,
     Done,
+    MessageBodies,
     PeekedMessage,
     PutBack,
     QueueDetail,
@@ -72,17 +73,6 @@ GROUPS_IN_DETAIL_MAX = 100
 """Groups that come with a queue itself; the others come page by page."""
 DELETE_TRIES = 50
 """Ticks that a delete waits for publishes that are under way."""
-
-BodiesRead = Callable[[Mapping[int, Message | None] | StoreError], None]
-
-
-class MessageBodies(Protocol):
-    """Reads bodies of messages in durable queues."""
-
-    def ask(self, queue: int, messages: Sequence[tuple[int, int]], then: BodiesRead) -> None:
-        """Of messages of a queue, by offset and number. `then` is called on this thread, once or several times, with
-        some of them each time."""
-        ...
 
 
 class QueueDesk:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from embermq.model.message import Message
 from embermq.mqtt.value import replace
+from embermq.ports.errors import StoreError
 from embermq.queues.inspection import REASONS, GroupView, LetterFilter, MessageView, QueueStats
 from embermq.queues.names import queue_name
 from embermq.queues.settings import QueueSettings
@@ -300,3 +301,15 @@ class RetryJob(Struct, frozen=True, kw_only=True):
     missing_queues: Sequence[str] = ()
     crowded: int = 0
     full_queues: Sequence[str] = ()
+
+
+BodiesRead = Callable[[Mapping[int, Message | None] | StoreError], None]
+
+
+class MessageBodies(Protocol):
+    """Reads bodies of messages in durable queues."""
+
+    def ask(self, queue: int, messages: Sequence[tuple[int, int]], then: BodiesRead) -> None:
+        """Of messages of a queue, by offset and number. `then` is called on this thread, once or several times, with
+        some of them each time."""
+        ...

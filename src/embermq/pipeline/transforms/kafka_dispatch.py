@@ -37,7 +37,7 @@ def _number_bytes(number: Column) -> Column:
 
 
 class AlreadyCarried(Protocol):
-    """Tells which copies a log has already; `jobs.carrying` fulfils it."""
+    """Tells which copies a log has already; `jobs.kafka_watch` fulfils it."""
 
     @property
     def most(self) -> Mapping[int, int]:
