@@ -10,6 +10,7 @@ from tests.simulation.clients import Broken, Sent, SimulatedClient
 
 from embermq.mqtt.topics.names import SHARE_PREFIX
 from embermq.mqtt.wire.packets import Publish
+from embermq.mqtt.wire.reason_codes import ReasonCode
 
 SUCCESS_BELOW = 0x80
 QUEUE = "$queue/"
@@ -62,6 +63,10 @@ class Oracle:
         self.ids: dict[bytes, set[str]] = defaultdict(set)
         """The other way round: one that is repeated with QoS 1 may be two messages."""
         self.settled: dict[str, float] = {}
+        self.repeated: set[str] = set()
+        """Ids of messages whose `$ack` was sent again."""
+        self.unsure: set[bytes] = set()
+        """Payloads of those that may be settled: the first `$ack` counted, the second came from no consumer then."""
         self.counts: dict[str, int] = defaultdict(int)
         """Message id -> the highest delivery count that anybody has seen."""
         self.count = 0
@@ -121,12 +126,17 @@ class Oracle:
         """Behind a new connection."""
         if sent.packet.payload:
             self.messages[sent.packet.payload].sends += 1
+        else:
+            self.repeated.add(_message_id(sent.packet))
 
     def answered(self, client: SimulatedClient, sent: Sent, code: int) -> None:
         packet = sent.packet
         if not packet.payload:
-            if packet.topic.endswith("/$ack") and code == 0 and packet.properties is not None:
-                self.settled[dict(packet.properties.user_properties)["message-id"]] = self.now_s
+            message_id = _message_id(packet)
+            if packet.topic.endswith("/$ack") and code == 0:
+                self.settled[message_id] = self.now_s
+            elif code == ReasonCode.NOT_AUTHORIZED and message_id in self.repeated:
+                self.unsure.add(self.offers[message_id])
             return
         message = self.messages[packet.payload]
         if code >= SUCCESS_BELOW:
@@ -245,10 +255,16 @@ class Oracle:
                 yield f"{client.name} lacks the will {payload!r}"
 
     def _unsettled(self, topic: str) -> Iterator[str]:
-        settled = {self.offers[one] for one in self.settled if one in self.offers}
+        settled = self.unsure | {self.offers[one] for one in self.settled if one in self.offers}
         for payload, message in self.messages.items():
             if message.topic == topic and message.is_acknowledged and payload not in settled:
                 yield f"{payload!r} of {topic} was not settled"
+
+
+def _message_id(packet: Publish) -> str:
+    """Which one a control message is about."""
+    assert packet.properties is not None, "it says so"
+    return dict(packet.properties.user_properties)["message-id"]
 
 
 def _will(client: SimulatedClient) -> bytes:
