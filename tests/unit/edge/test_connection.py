@@ -15,9 +15,11 @@ from embermq.access.authentication.gate import Visitor
 from embermq.access.authentication.identity import Refusal
 from embermq.edge.connect_check import ConnectCheck
 from embermq.edge.connection import EARLY_BYTES_MAX, UNREAD_BYTES_MAX, Connection
-from embermq.edge.connection_limits import ConnectionSlot
+from embermq.edge.connection_limits import Admission, ConnectionSlot
 from embermq.edge.listener_context import ListenerContext
+from embermq.edge.settings import ClientSettings
 from embermq.model.client_type import ClientType
+from embermq.model.counters import Counters
 from embermq.mqtt.wire.packets import Connect
 from embermq.mqtt.wire.reason_codes import ReasonCode
 from embermq.mqtt.wire.version import ProtocolVersion
@@ -166,7 +168,7 @@ def test_a_connection_that_is_over_leaves_no_timer(connection: tuple[Connection,
     link, _ = connection
     door: Any = link._door
     door.connections, door.empty = {link}, asyncio.Event()
-    door.admission = SimpleNamespace(leave=lambda _place: None)
+    door.admission = Admission(ClientSettings(), Counters())
     link.pause_writing()
     link.throttle_ms = 1_000
     link._read_later()
@@ -178,7 +180,7 @@ def test_a_check_hears_that_the_client_has_left(connection: tuple[Connection, Tr
     link, _ = connection
     door: Any = link._door
     door.connections, door.empty = {link}, asyncio.Event()
-    door.admission = SimpleNamespace(leave=lambda _place: None)
+    door.admission = Admission(ClientSettings(), Counters())
 
     async def check(_packet: Connect, visitor: Visitor) -> Refusal:
         assert visitor.left is not None
