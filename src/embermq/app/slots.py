@@ -142,7 +142,8 @@ def _check_rule(name: str, rule: RuleSettings, settings: Settings) -> None:
     if rule.every:
         raise ValueError(
             f"rules.{name}.every: with cluster.slots of {slots}, rules over windows of time do not work: the messages "
-            "of a window are in the logs of all slots, and a rule reads one"
+            "of a window are in the logs of all slots, and a rule reads one; have a rule put rows into the lake (to = "
+            '"lake"), and ask that table for windows'
         )
     if rule.to == "lake" and not is_s3(settings.pipeline):
         raise ValueError(
