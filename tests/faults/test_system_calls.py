@@ -14,7 +14,7 @@ from embermq.mqtt.wire.version import ProtocolVersion
 
 MESSAGES = 20
 CALL = re.compile(r"^\d+ +\d+\.\d+ (?:<\.\.\. )?(?P<name>\w+)(?P<resumed> resumed>)?")
-TRACED = "trace=fdatasync,sendto,sendmsg,write,writev,pwrite64,pwritev,pwritev2"
+TRACED = "trace=fdatasync,io_submit,io_getevents,sendto,sendmsg,write,writev,pwrite64,pwritev,pwritev2"
 LOG = b".seg".hex()
 
 
@@ -37,6 +37,10 @@ def unsynced_acknowledgements(trace: Path, acknowledgement: str) -> tuple[int, i
         elif name == "fdatasync":
             syncing = len(written) if begins and LOG in plain else syncing
             synced = syncing if returns else synced
+        elif name == "io_submit":
+            syncing = len(written) if begins and LOG in plain else syncing
+        elif name == "io_getevents":
+            synced = syncing if returns and "res=0," in line else synced
         elif begins and f'"{acknowledgement}' in plain:
             sent += 1
             early += synced < sent

@@ -2,7 +2,7 @@
  *
  * A killed process leaves the kernel's page cache behind, so kill -9 proves nothing about fsync. This library keeps, for
  * every file below UNSYNCED_DIR, a journal in UNSYNCED_JOURNAL of what was written since the file's last fsync or
- * fdatasync, or the same by aio_fsync: place, length, size of the file before, old bytes, new bytes. After the kill, unsynced.py takes the writes
+ * fdatasync, or the same by io_submit: place, length, size of the file before, old bytes, new bytes. After the kill, unsynced.py takes the writes
  * back, all of them or a random part, as a power failure would. A file that is renamed keeps its journal's name.
  *
  * The journal is written before the write it describes and emptied after the sync, before the caller hears of it. One
@@ -12,11 +12,11 @@
  * truncation to `offset`), old bytes, new bytes.
  */
 #define _GNU_SOURCE
-#include <aio.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <linux/aio_abi.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdint.h>
@@ -24,6 +24,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/types.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -290,33 +291,31 @@ static int sync_watched(int fd, int (*sync)(int))
     return result;
 }
 
-/* A sync on a thread of the C library, one at a time: what had been written when it began is safe once its end is told. */
+/* Linux's asynchronous I/O, one sync at a time: what had been written when it began is safe once its end is told. */
 static int syncing_fd = -1;
 
-int aio_fsync(int kind, struct aiocb *request)
+long syscall(long number, ...)
 {
-    static int (*real)(int, struct aiocb *);
+    static long (*real)(long, ...);
     if (!real)
-        real = (int (*)(int, struct aiocb *))dlsym(RTLD_NEXT, "aio_fsync");
-    syncing_fd = request->aio_fildes;
-    return real(kind, request);
-}
-
-int aio_error(const struct aiocb *request)
-{
-    static int (*real)(const struct aiocb *);
-    if (!real)
-        real = (int (*)(const struct aiocb *))dlsym(RTLD_NEXT, "aio_error");
-    int result = real(request);
-    if (!result && syncing_fd >= 0) {
-        if (journal_for(syncing_fd)) {
-            pthread_mutex_lock(&lock);
-            if (real_ftruncate(journal_of[syncing_fd], 0))
-                give_up("emptying the journal");
-            pthread_mutex_unlock(&lock);
-        }
-        syncing_fd = -1;
+        real = (long (*)(long, ...))dlsym(RTLD_NEXT, "syscall");
+    long a[6];
+    va_list rest;
+    va_start(rest, number);
+    for (int at = 0; at < 6; at++)
+        a[at] = va_arg(rest, long);
+    va_end(rest);
+    if (number == SYS_io_submit)
+        syncing_fd = (int)(*(struct iocb **)a[2])->aio_fildes;
+    long result = real(number, a[0], a[1], a[2], a[3], a[4], a[5]);
+    int said = errno;
+    if (number == SYS_io_getevents && result == 1 && !((struct io_event *)a[3])->res && journal_for(syncing_fd)) {
+        pthread_mutex_lock(&lock);
+        if (real_ftruncate(journal_of[syncing_fd], 0))
+            give_up("emptying the journal");
+        pthread_mutex_unlock(&lock);
     }
+    errno = said;
     return result;
 }
 

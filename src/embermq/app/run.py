@@ -25,7 +25,6 @@ from embermq.access.authentication.errors import ChainError
 from embermq.access.authentication.identity import Identity
 from embermq.access.authentication.passwords import PasswordHashes
 from embermq.access.authorization.rule_set import RuleSet
-from embermq.adapters.segments.posix_sync import hold_signal
 from embermq.admin.access_operations import BANS
 from embermq.admin.ban_desk import BanDesk
 from embermq.admin.operations import QUEUES
@@ -117,7 +116,6 @@ def run_broker(found: Configuration, *, accept_loss: bool = False) -> int:
     if problem := missing_for_spark(settings):
         raise StartError(problem)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    hold_signal()
     os.umask(0o077)  # messages are nobody else's business on this machine
     data_dir = Path(settings.data_dir)
     leased = LeaseGuard(settings).note if settings.cluster.etcd else _nobody

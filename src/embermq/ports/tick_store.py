@@ -74,7 +74,7 @@ class TickStore(ABC):
 
     @abstractmethod
     def settle(self) -> None:
-        """Called now and then: do what nobody has called for, as to write what the level `memory` has answered for."""
+        """Called now and then: write what the level `memory` has answered for and not written yet."""
 
     def syncs(self) -> DurationCounts | None:
         """How long the disk took to sync ticks; None where this process does not sync them."""

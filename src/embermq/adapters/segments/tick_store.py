@@ -1,8 +1,8 @@
 """The tick's way into the log: one frame, one sync, then everybody may be told; its state goes to the checkpoint.
 
-Levels: `fsync` has the C library sync what it wrote, so that the event loop goes on meanwhile, and the loop applies the
-state to the checkpoint in the same time; what is large, and all where the library does not do so, is written and synced
-on a thread of Python's. `os` hands the frame to the kernel; `memory` answers at once and writes
+Levels: `fsync` has the kernel sync what it wrote, so that the event loop goes on meanwhile, and the loop applies the
+state to the checkpoint in the same time; what is large, and all where the kernel does not do so, is written and synced
+on a thread. `os` hands the frame to the kernel; `memory` answers at once and writes
 what has gathered every `MEMORY_WRITE_S`. The checkpoint commits frames that are written, and synced at the level
 `fsync`, alone.
 
@@ -28,8 +28,8 @@ from google_crc32c import value as crc32c
 from msgspec import Struct
 from msgspec.structs import replace
 
+from embermq.adapters.segments.kernel_sync import KernelSync, Watch
 from embermq.adapters.segments.left_out import LEFT_OUT, stands_in_log, without_bodies
-from embermq.adapters.segments.posix_sync import PosixSync, Watch
 from embermq.adapters.segments.recovery import Tail, find_tail
 from embermq.adapters.segments.writer import (
     SEGMENT_BYTES,
@@ -113,7 +113,7 @@ class SegmentTickStore(TickStore):
         reserve_bytes: int = RESERVE_BYTES,
         loop: Watch | None = None,
     ) -> None:
-        """With `loop`, which runs on the broker's thread, the C library syncs where it can."""
+        """With `loop`, which runs on the broker's thread, the kernel syncs where it can."""
         self.folder = folder
         self.on_end: list[Callable[[StoreError], None]] = []
         self.trim_below = 0
@@ -148,19 +148,15 @@ class SegmentTickStore(TickStore):
         self.replayed = self._replay(tail)  # now that readers see the whole log
         self._take_reserve()
         self._begin_checkpoint()
-        self._sync: PosixSync | None = None
-        if durability == "fsync" and loop is not None:
-            with suppress(
-                OSError
-            ):  # without it the thread does it all; that begins later, and takes no signal of this
-                self._sync = PosixSync(loop, self._look_at_sync)
         self._work: SimpleQueue[_Work | None] = SimpleQueue()
         self._syncer: Thread | None = None
         if durability == "fsync":  # now, since later there may be none to be had
             self._syncer = Thread(target=self._write_forever, name="message log", daemon=True)
             self._syncer.start()
+        self._loop = loop
+        self._kernel = self._kernel_sync() if durability == "fsync" else None
         self._syncing: _Work | None = None
-        """What it syncs now."""
+        """What the kernel syncs now."""
 
     @property
     def _ended(self) -> bool:
@@ -234,8 +230,6 @@ class SegmentTickStore(TickStore):
             self._write_gathered()
 
     def settle(self) -> None:
-        if self._syncing is not None:
-            self._look_at_sync()
         if not self._busy and not self._ended:
             self._catch_up(now=False)
 
@@ -243,8 +237,8 @@ class SegmentTickStore(TickStore):
         if self._syncer is not None:
             self._work.put(None)
             self._syncer.join()
-        if self._sync is not None:
-            self._sync.close()
+        if self._kernel is not None:
+            self._end_kernel_sync(self._kernel)
         is_whole = not self._busy and not self._ended
         if is_whole:
             self._catch_up(now=True)
@@ -294,10 +288,20 @@ class SegmentTickStore(TickStore):
 
     # Syncing.
 
+    def _kernel_sync(self) -> KernelSync | None:
+        if self._loop is None:
+            return None
+        try:
+            kernel = KernelSync()
+        except OSError:
+            return None
+        self._loop.add_reader(kernel.descriptor, self._kernel_is_done)
+        return kernel
+
     def _begin(self, work: _Work) -> bool:
         """Begin to write and sync. False when it could not be written: that is answered, or the log has ended."""
         frame = work.frame
-        if self._sync is not None and frame.size <= INLINE_BYTES_MAX:
+        if self._kernel is not None and frame.size <= INLINE_BYTES_MAX:
             try:
                 self._writer.write(frame.parts, frame.size)
             except StoreFull as error:
@@ -308,7 +312,7 @@ class SegmentTickStore(TickStore):
                 return False
             work.is_written, work.began_s = True, time.perf_counter()
             try:
-                self._sync.begin(self._writer.descriptor)
+                self._kernel.begin(self._writer.descriptor)
                 self._syncing = work
                 return True
             except OSError:
@@ -316,20 +320,24 @@ class SegmentTickStore(TickStore):
         self._work.put(work)
         return True
 
-    def _look_at_sync(self) -> None:
-        work, sync = self._syncing, self._sync
-        if sync is None:
-            return
+    def _kernel_is_done(self) -> None:
+        work, self._syncing = self._syncing, None
+        assert work is not None and self._kernel is not None
         try:
-            is_over = sync.is_over()
+            self._kernel.wait()
         except OSError as error:
             self._end(to_store_error(error, "cannot write to the message log"))
             return
-        if work is None or not is_over:
-            return
-        self._syncing = None
         self._writer.syncs.add(time.perf_counter() - work.began_s)
         self._written(work.frame, work.logged, None)
+
+    def _end_kernel_sync(self, kernel: KernelSync) -> None:
+        if self._loop is not None:
+            self._loop.remove_reader(kernel.descriptor)
+        if self._syncing is not None:
+            with suppress(OSError):  # nobody is answered any more
+                kernel.wait()
+        kernel.close()
 
     def _write_forever(self) -> None:
         while (work := self._work.get()) is not None:

@@ -1,21 +1,23 @@
-"""The log that the C library syncs, without a thread of Python's."""
+"""The log that the kernel syncs, without a thread."""
 
 from __future__ import annotations
 
 import asyncio
+import ctypes
+import errno
 import os
-import signal
+import platform
 from collections.abc import Callable, Coroutine
-from errno import EINPROGRESS
 from pathlib import Path
 from queue import SimpleQueue
-from threading import Event, Thread
+from threading import Thread
 
 import pytest
 import uvloop
 from tests.contracts.stores import tick_writes
 
-from embermq.adapters.segments.posix_sync import SIGNAL, PosixSync
+from embermq.adapters.segments import kernel_sync
+from embermq.adapters.segments.kernel_sync import KernelSync
 from embermq.adapters.segments.tick_store import INLINE_BYTES_MAX, SegmentTickStore
 from embermq.adapters.sqlite.checkpoint import JOURNAL_COMMITS, SqliteCheckpoint
 from embermq.adapters.sqlite.connection import apply_broker_schema, open_writer, wall_ms
@@ -27,14 +29,6 @@ from embermq.ports.errors import StoreError
 from embermq.ports.tick_store import Receipt
 
 ANSWER_S = 60.0
-
-
-class Unwatched:
-    """An event loop that looks at nothing."""
-
-    def add_reader(self, *_: object) -> None: ...
-
-    def remove_reader(self, *_: object) -> None: ...
 
 
 def record(payload: bytes) -> bytes:
@@ -85,42 +79,66 @@ def run(scenario: Callable[[], Coroutine[object, object, None]]) -> None:
 
 
 def test_a_file_is_synced(tmp_path: Path) -> None:
-    sync = PosixSync(Unwatched(), lambda: None)
+    kernel = KernelSync()
     with (tmp_path / "file").open("wb") as file:
         for _ in range(3):
             file.write(b"x")
             file.flush()
-            sync.begin(file.fileno())
-            sync.wait()
-    sync.close()
+            kernel.begin(file.fileno())
+            kernel.wait()
+    kernel.close()
 
 
-def test_a_signal_of_somebody_else_is_no_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sync = PosixSync(Unwatched(), lambda: None)
-    told = [EINPROGRESS, EINPROGRESS, 0]
-    monkeypatch.setattr(sync, "_error", lambda _request: told.pop(0))
-    os.kill(os.getpid(), SIGNAL)
-    assert not sync.is_over()
-    with pytest.raises(BlockingIOError):
-        os.read(sync.descriptor, 128)
+def test_who_gets_no_context_keeps_no_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor the other way round: contexts of the kernel are counted for the whole machine."""
+    monkeypatch.setitem(kernel_sync._CALLS, platform.machine(), (-1, -1, -1, -1))
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(OSError, match="not implemented"):
+        KernelSync()
+    assert os.listdir("/proc/self/fd") == before
+    monkeypatch.undo()
+    asked = list[object]()
+    monkeypatch.setattr(os, "eventfd", no_descriptor)
+    monkeypatch.setattr(KernelSync, "_checked", lambda _, result: asked.append(result))
+    with pytest.raises(OSError, match="Too many open files"):
+        KernelSync()
+    assert not asked
+
+
+def no_descriptor(*_: int) -> int:
+    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+
+def test_a_signal_does_not_end_a_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As io_getevents(2) tells of one: with EINTR, and nothing taken."""
+    kernel = KernelSync()
+    call, calls = kernel._call, list[int]()
+
+    def interrupted(*arguments: object) -> int:
+        calls.append(1)
+        if len(calls) == 2:  # the first begins the sync
+            ctypes.set_errno(errno.EINTR)
+            return -1
+        return int(call(*arguments))
+
+    monkeypatch.setattr(kernel, "_call", interrupted)
     with (tmp_path / "file").open("wb") as file:
-        sync.begin(file.fileno())
-        sync.wait()
-    assert not told
-    sync.close()
+        kernel.begin(file.fileno())
+        kernel.wait()
+    assert len(calls) == 3
+    kernel.close()
 
 
 def test_what_cannot_be_synced_is_an_error() -> None:
-    sync = PosixSync(Unwatched(), lambda: None)
+    kernel = KernelSync()
     reads, writes = os.pipe()
-    sync.begin(writes)
     with pytest.raises(OSError, match="Invalid argument"):
-        sync.wait()
+        kernel.begin(writes)
     os.close(reads)
     os.close(writes)
     with pytest.raises(OSError, match="Bad file"):
-        sync.begin(writes)
-    sync.close()
+        kernel.begin(writes)
+    kernel.close()
 
 
 def test_ticks_are_answered_in_order_and_large_ones_by_the_thread(
@@ -131,13 +149,13 @@ def test_ticks_are_answered_in_order_and_large_ones_by_the_thread(
     async def scenario() -> None:
         store = opened(tmp_path)
         monkeypatch.setattr(Thread, "start", no_more_threads)
-        begin, began = PosixSync.begin, list[int]()
+        begin, began = KernelSync.begin, list[int]()
 
-        def counted(sync: PosixSync, file: int) -> None:
+        def counted(kernel: KernelSync, file: int) -> None:
             began.append(file)
-            begin(sync, file)
+            begin(kernel, file)
 
-        monkeypatch.setattr(PosixSync, "begin", counted)
+        monkeypatch.setattr(KernelSync, "begin", counted)
         for number, payload in enumerate((b"0", bytes(INLINE_BYTES_MAX), b"2", b"3")):
             assert await answer(store, payload) == Receipt(number, 1)
         assert len(began) == 3
@@ -160,13 +178,12 @@ def test_a_sync_that_fails_ends_the_log_and_answers_nobody(
         store.on_end.append(lambda failure: ended.set_result(str(failure)))
         answers: SimpleQueue[Receipt | StoreError] = SimpleQueue()
 
-        def fail(self: PosixSync) -> bool:
-            if is_over(self):
-                raise OSError(5, "Input/output error")
-            return False
+        def fail(self: KernelSync) -> None:
+            wait(self)
+            raise OSError(5, "Input/output error")
 
-        is_over = PosixSync.is_over
-        monkeypatch.setattr(PosixSync, "is_over", fail)
+        wait = KernelSync.wait
+        monkeypatch.setattr(KernelSync, "wait", fail)
         store.submit(tick_writes(records=[record(b"x")]), answers.put)
         async with asyncio.timeout(ANSWER_S):
             assert await ended == "cannot write to the message log: Input/output error"
@@ -177,16 +194,16 @@ def test_a_sync_that_fails_ends_the_log_and_answers_nobody(
     run(scenario)
 
 
-def test_a_library_that_takes_no_more_leaves_the_sync_to_the_thread(
+def test_a_kernel_that_takes_no_more_leaves_the_sync_to_the_thread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario() -> None:
         store = opened(tmp_path)
 
-        def refuse(_self: PosixSync, _file: int) -> None:
+        def refuse(_self: KernelSync, _file: int) -> None:
             raise BlockingIOError(11, "Resource temporarily unavailable")
 
-        monkeypatch.setattr(PosixSync, "begin", refuse)
+        monkeypatch.setattr(KernelSync, "begin", refuse)
         assert await answer(store, b"0") == Receipt(0, 1)
         assert await answer(store, b"1") == Receipt(1, 1)
         store.close()
@@ -212,42 +229,12 @@ def test_a_tick_that_is_synced_while_the_log_closes_is_there_at_the_next_start(t
     run(scenario)
 
 
-def test_a_thread_that_does_not_hold_the_signal_loses_none(tmp_path: Path) -> None:
-    """The kernel gives it to any thread that takes signals."""
-    ends = Event()
-
-    def takes() -> None:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {SIGNAL})
-        ends.wait()
-
-    thread = Thread(target=takes)
-    thread.start()
-
-    async def scenario() -> None:
-        store = opened(tmp_path)
-        for number in range(20):
-            assert await answer(store, b"x") == Receipt(number, 1)
-        store.close()
-
-    run(scenario)
-    ends.set()
-    thread.join()
-
-
-def test_a_library_without_it_leaves_the_sync_to_the_thread(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("machine", "pointer_bytes"), [("x86_64", 4), ("aarch64", 4), ("riscv64", 8)])
+def test_calls_that_are_not_known_are_not_made(
+    machine: str, pointer_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Library:
-        def __init__(self, *_: object, **__: object) -> None:
-            """It has nothing."""
-
-    monkeypatch.setattr("ctypes.CDLL", Library)
-    with pytest.raises(OSError, match="no aio_fsync here"):
-        PosixSync(Unwatched(), lambda: None)
-
-    async def scenario() -> None:
-        store = opened(tmp_path)
-        assert await answer(store, b"0") == Receipt(0, 1)
-        store.close()
-
-    run(scenario)
+    """The same number is another call for a program of 32 bits."""
+    monkeypatch.setattr("platform.machine", lambda: machine)
+    monkeypatch.setattr("ctypes.sizeof", lambda _type: pointer_bytes)
+    with pytest.raises(OSError, match="not implemented"):
+        KernelSync()
