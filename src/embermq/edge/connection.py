@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 LOG = logging.getLogger("embermq.server")
 TURN_BYTES_MAX = 16 * 1024
 """Bytes of one client's small packets that are decided before the others get their turn: they may be thousands."""
+FULL_READ_BYTES = 256_000
+"""What uvloop reads at once. Behind as much it reads again, 32 times, before anybody else has a turn."""
 ALIVE_BYTES_MIN = 1_000
 """What a read must bring of a packet that is not whole yet to count as a sign of life: a large packet may take longer
 than the keep-alive, but who sends a byte now and then only holds on to its place."""
@@ -162,17 +164,18 @@ class Connection(Link):
 
     def _divide(self, data: bytes) -> None:
         """One turn's share now, the rest in turns to come."""
-        waits = bool(self._rest)
+        waits, transport = bool(self._rest), self._transport
+        can_wait = transport is not None and transport.can_write_eof()
+        is_full = can_wait and len(data) >= FULL_READ_BYTES
         self._rest = self._rest[self._rest_at :] + data if waits else data
         self._rest_at = 0
         if not waits:
             self._decide()
-            if self._rest and self._may_decide():
+            if (self._rest or is_full) and self._may_decide():
                 asyncio.get_running_loop().call_soon(self._go_on)
-        transport = self._transport
-        if transport is None or self.closing or not self._rest:
+        if transport is None or self.closing:
             return
-        if transport.can_write_eof() or len(self._rest) > REST_BYTES_MAX:
+        if is_full or (self._rest and (can_wait or len(self._rest) > REST_BYTES_MAX)):
             transport.pause_reading()
 
     def _go_on(self) -> None:

@@ -9,7 +9,7 @@ from typing import Any, cast
 from tests.support.hand_driven import HandDrivenBroker
 from tests.support.no_ticks import NoTicks
 
-from embermq.edge.connection import REST_BYTES_MAX, TURN_BYTES_MAX, Connection
+from embermq.edge.connection import FULL_READ_BYTES, REST_BYTES_MAX, TURN_BYTES_MAX, Connection
 from embermq.edge.connection_limits import ConnectionSlot
 from embermq.edge.listener_context import ListenerContext
 from embermq.mqtt.wire.decoder import Decoder, Role
@@ -135,6 +135,22 @@ def test_small_packets_behind_large_ones_are_one_share_of_the_turn() -> None:
         assert not transport.reads
         await turns(4)
         assert b"".join(connection.taken) == large + small + large
+        assert transport.reads
+
+    asyncio.run(scenario())
+
+
+def test_who_sends_more_than_a_read_takes_is_read_again_in_the_next_turn() -> None:
+    """Large packets that are decided leave nothing, and uvloop would go on reading."""
+
+    async def scenario() -> None:
+        connection, transport = attached()
+        connection._decoder = Decoder(Role.SERVER, version=ProtocolVersion.V311)
+        large = encode(Publish("a", b"x" * 65_536), ProtocolVersion.V311) * 4
+        data = large[:FULL_READ_BYTES]
+        connection.data_received(data)
+        assert (b"".join(connection.taken), transport.reads) == (data, False)
+        await turns(1)
         assert transport.reads
 
     asyncio.run(scenario())
