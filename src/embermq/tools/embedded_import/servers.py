@@ -212,7 +212,7 @@ class NewState:
     def note_end(self, end: int, generations: int, queue_generation: int) -> None:
         """What is known of the log, and that everything below `end` is owed to nobody by it."""
         self._redis.run(GENERATION_KEY, GENERATION, (GENERATION_KEY,), (queue_generation,))
-        self._redis.run(LOG_KEY, NOTE_LOG, (LOG_KEY,), (end, generations, ""))
+        self._redis.run(LOG_KEY, NOTE_LOG, (LOG_KEY,), (end, generations, 0, ""))
         self.notes.begin(end)
 
     def count(self) -> Counts:
