@@ -69,7 +69,24 @@ def alike(data: bytes, pieces: list[int]) -> None:
     assert found.pong == expected.pong or expected.status  # behind a close frame there may be none
     if expected.status in (1003, 1007) and found.status in (1003, 1007):
         return  # text is refused as soon as its head is there, UTF-8 or not
+    if found.status and not expected.status:  # for the head alone; the reference waits for what follows
+        expected = reference(data + rest_of_frame(data))
     assert found.status == expected.status
+
+
+def rest_of_frame(data: bytes) -> bytes:
+    """What the last one lacks: a length that takes as many bytes, a mask of zeros, a payload, or a part of it."""
+    at, rest = 0, b""
+    while at + 2 <= len(data):
+        is_masked, length = divmod(data[at + 1], 0x80)
+        size = {126: 2, 127: 8}.get(length, 0)
+        at += 2
+        if at + size > len(data):
+            rest = (b"\x01" + bytes(7))[: at + size - len(data)]
+        if size:
+            length = int.from_bytes((data + rest)[at : at + size])
+        at += size + 4 * is_masked + length
+    return rest + bytes(min(70_000, max(0, at - len(data) - len(rest))))
 
 
 def head(first: int, length: int, size_of_length: int, key: bytes | None) -> bytes:
@@ -118,6 +135,8 @@ def test_frames_are_read_as_the_reference_reads_them(frames: list[bytes], pieces
     alike(b"".join(frames), pieces)
 
 
+@example(b"\x00~", [])
+@example(b"\x00\x80", [])
 @given(st.binary(max_size=60), st.lists(st.integers(0, 100), max_size=8))
 def test_rubbish_is_read_as_the_reference_reads_it(data: bytes, pieces: list[int]) -> None:
     if data[:1] and data[0] & 0x0F == CLOSE and REGISTERED_SINCE.to_bytes(2, "big") in data:
