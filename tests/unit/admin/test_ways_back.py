@@ -244,7 +244,7 @@ def test_room_that_is_taken_on_the_way_is_not_taken_twice() -> None:
 
     async def work() -> None:
         await desk.remove_group("q", "g")
-        job = await desk.retry_slowly("q", ANY, 20)
+        job = await desk.retry_slowly("q", ANY, 4)
         assert (job.matched, job.crowded) == (3, 0)
         if "g" in bench.queues.queue("q").groups:
             await desk.remove_group("q", "g")
@@ -265,7 +265,7 @@ def test_a_retry_with_a_rate_makes_no_queue_that_is_deleted_on_the_way() -> None
     desk = bench.desk
 
     async def work() -> None:
-        job = await desk.retry_slowly("dlq/q", ANY, 20)
+        job = await desk.retry_slowly("dlq/q", ANY, 4)
         assert (job.matched, job.orphaned) == (3, 0)
         await desk.delete("q")
         (task,) = desk._running.values()
