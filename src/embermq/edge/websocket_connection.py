@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from embermq.edge.client_door import ClientDoor
-from embermq.edge.connection import DRAINED_BYTES_MAX, REST_BYTES_MAX, Connection
+from embermq.edge.connection import DRAINED_BYTES_MAX, FULL_READ_BYTES, REST_BYTES_MAX, Connection
 from embermq.edge.connection_limits import ConnectionSlot
 from embermq.edge.listener_context import ListenerContext
 from embermq.edge.settings import Address, WebSocketSettings
@@ -69,13 +69,13 @@ class WebSocketConnection:
             mqtt.data_received(payload)
         if websocket.is_over():
             self._end(network)
-        elif websocket.more:
+        elif websocket.more or (len(data) >= FULL_READ_BYTES and network.can_write_eof()):
             if network.can_write_eof():
                 network.pause_reading()
             asyncio.get_running_loop().call_soon(self._go_on)
 
     def _go_on(self) -> None:
-        """More frames came at once than one turn takes."""
+        """More frames came at once than one turn takes, or as much as a read does."""
         network = self._network
         if self._held or self._at_eof or network is None or network.is_closing():
             return

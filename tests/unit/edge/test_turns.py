@@ -8,10 +8,13 @@ from typing import Any, cast
 
 from tests.support.hand_driven import HandDrivenBroker
 from tests.support.no_ticks import NoTicks
+from tests.support.raw_client import BINARY, frame, upgrade_request
 
 from embermq.edge.connection import FULL_READ_BYTES, REST_BYTES_MAX, TURN_BYTES_MAX, Connection
 from embermq.edge.connection_limits import ConnectionSlot
 from embermq.edge.listener_context import ListenerContext
+from embermq.edge.settings import WebSocketSettings
+from embermq.edge.websocket_connection import WebSocketConnection
 from embermq.mqtt.wire.decoder import Decoder, Role
 from embermq.mqtt.wire.encoder import encode
 from embermq.mqtt.wire.packets import Publish
@@ -152,6 +155,27 @@ def test_who_sends_more_than_a_read_takes_is_read_again_in_the_next_turn() -> No
         assert (b"".join(connection.taken), transport.reads) == (data, False)
         await turns(1)
         assert transport.reads
+
+    asyncio.run(scenario())
+
+
+def test_behind_a_full_read_of_frames_others_have_a_turn() -> None:
+    async def scenario() -> None:
+        taken = list[bytes]()
+        client: Any = SimpleNamespace(paused=False, data_received=taken.append)
+        no_door = cast(ListenerContext, SimpleNamespace())
+        connection = WebSocketConnection(no_door, WebSocketSettings(), lambda *_: client, ConnectionSlot())
+        network: Any = Transport()
+        network.is_closing, network.write = lambda: False, lambda _: None
+        connection._network = network
+        connection.data_received(upgrade_request())
+        data = frame(BINARY, bytes(100_000)) * 3
+        connection.data_received(data[:FULL_READ_BYTES])
+        assert not network.reads
+        await turns(1)
+        assert network.reads
+        connection.data_received(data[FULL_READ_BYTES:])
+        assert network.reads and b"".join(taken) == bytes(300_000)
 
     asyncio.run(scenario())
 
