@@ -52,13 +52,13 @@ class Seed:
     def serve(self) -> dict[str, object] | None:
         """In a child: what it is to be. In the seed, when the tests have ended: None."""
         while True:
-            for key, _ in self._waits.select():
-                if key.fileobj is self._life:
-                    return None
-                if key.fileobj is not self._requests:
-                    self._let_end(key.fd)
-                elif (request := self._take()) is not None:
-                    return request
+            key, _ = self._waits.select()[0]  # one alone: a child and who asked for it may have ended both
+            if key.fileobj is self._life:
+                return None
+            if key.fileobj is not self._requests:
+                self._let_end(key.fd)
+            elif (request := self._take()) is not None:
+                return request
 
     def _take(self) -> dict[str, object] | None:
         asker, _ = self._requests.accept()
