@@ -170,7 +170,8 @@ class Connection(Link):
         self._rest = self._rest[self._rest_at :] + data if waits else data
         self._rest_at = 0
         if not waits:
-            self._decide()
+            if can_wait:
+                self._decide()  # else next turn: who cannot be paused is read again in this one, until there is enough
             if (self._rest or is_full) and self._may_decide():
                 asyncio.get_running_loop().call_soon(self._go_on)
         if transport is None or self.closing:

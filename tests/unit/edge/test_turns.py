@@ -180,6 +180,23 @@ def test_behind_a_full_read_of_frames_others_have_a_turn() -> None:
     asyncio.run(scenario())
 
 
+def test_over_tls_what_comes_in_one_turn_is_decided_in_the_next_one() -> None:
+    """A read cannot be stopped there, and comes up to 32 times a turn: others would wait for the packets of all."""
+
+    async def scenario() -> None:
+        connection, transport = attached()
+        transport.is_plain = False
+        connection._decoder = Decoder(Role.SERVER, version=ProtocolVersion.V311)
+        large = encode(Publish("a", b"x" * 65_536), ProtocolVersion.V311)
+        for _ in range(3):
+            connection.data_received(large)
+        assert connection.taken == []
+        await turns(1)
+        assert connection.taken == [large] * 3
+
+    asyncio.run(scenario())
+
+
 def test_who_is_held_goes_on_where_it_was() -> None:
     async def scenario() -> None:
         connection, transport = attached(hold_at=2)
@@ -241,13 +258,13 @@ def test_over_tls_much_more_is_read_ahead_but_not_without_end() -> None:
     async def scenario() -> None:
         connection, transport = attached()
         transport.is_plain = False
-        connection.data_received(b"x" * REST_BYTES_MAX)
+        connection.data_received(b"x" * (REST_BYTES_MAX - TURN_BYTES_MAX))
         connection.data_received(b"x" * TURN_BYTES_MAX)
         was_read = transport.reads
         connection.data_received(b"x")
         assert (was_read, transport.reads) == (True, False)
         await turns(REST_BYTES_MAX // TURN_BYTES_MAX + 2)
         assert transport.reads
-        assert sum(map(len, connection.taken)) == REST_BYTES_MAX + TURN_BYTES_MAX + 1
+        assert sum(map(len, connection.taken)) == REST_BYTES_MAX + 1
 
     asyncio.run(scenario())
