@@ -38,7 +38,7 @@ from embermq_migrate.migration_file import Counts, MigrationFile, Rejected
 from embermq_migrate.redis_sessions import RedisSessionTarget
 from embermq_migrate.sqlite_sessions import SqliteSessionTarget
 
-JOB_S = 120
+JOB_S = 600
 MIGRATE = [sys.executable, "-m", "embermq", "pipeline", "migrate"]
 NOW_MS = time.time_ns() // 1_000_000
 
