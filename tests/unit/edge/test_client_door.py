@@ -182,7 +182,7 @@ def test_a_websocket_ends_when_the_node_of_its_client_ends_the_connection(
             cast(ListenerContext, scene.context),
             WebSocketSettings(),
             lambda *_: scene.door,
-            cast(ConnectionSlot, None),
+            ConnectionSlot(),
         )
         scene.begins(cast(asyncio.Protocol, socket))
         mask = b"\x00" * 4

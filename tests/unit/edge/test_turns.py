@@ -11,10 +11,11 @@ from tests.support.no_ticks import NoTicks
 from tests.support.raw_client import BINARY, frame, upgrade_request
 
 from embermq.edge.connection import FULL_READ_BYTES, REST_BYTES_MAX, TURN_BYTES_MAX, Connection
-from embermq.edge.connection_limits import ConnectionSlot
+from embermq.edge.connection_limits import Admission, ConnectionSlot
 from embermq.edge.listener_context import ListenerContext
-from embermq.edge.settings import WebSocketSettings
+from embermq.edge.settings import ClientSettings, WebSocketSettings
 from embermq.edge.websocket_connection import WebSocketConnection
+from embermq.model.counters import Counters
 from embermq.mqtt.wire.decoder import Decoder, Role
 from embermq.mqtt.wire.encoder import encode
 from embermq.mqtt.wire.packets import Publish
@@ -241,7 +242,7 @@ def test_what_was_read_before_the_end_counts() -> None:
         connection, _ = attached()
         door = connection._door
         door.connections, door.empty = {connection}, asyncio.Event()
-        door.admission = SimpleNamespace(leave=lambda _place: None)
+        door.admission = Admission(ClientSettings(), Counters())
         door.ticks = NoTicks()
         connection.data_received(DATA)
         connection.connection_lost(ConnectionResetError())
