@@ -133,9 +133,15 @@ def test_the_same_clients_enter_and_may_do_the_same(tmp_path: Path) -> None:
         *("kept out", "taken", "denied"),
     ]
     data, config = tmp_path / "data", tmp_path / "embermq.toml"
-    done = run_program("import", place.conf, "--output", config, "--data-dir", data)
+    words = ("import", place.conf, "--output", config, "--data-dir", data)
+    tried = run_program(*words, "--dry-run")
+    assert "accounts: 2 in the file, would be added 2, kept 0" in tried.stdout
+    assert not data.exists() and not config.exists()
+    done = run_program(*words)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "accounts: 2 in the file, added 2, kept 0" in done.stdout
+    again = run_program(*words, "--dry-run")
+    assert "would be added 0, kept 2" in again.stdout
     assert "persistence false" in done.stdout
     broker = BrokerProcess(data, arguments=["--config", str(config)])
     broker.settings = {"listeners.mqtt": f"127.0.0.1:{place.plain}"}

@@ -115,26 +115,8 @@ class Accounts:
     def import_file(
         self, path: Path, client_type: ClientType, *, replace_existing: bool = False, dry_run: bool = False
     ) -> Imported:
-        """Take the users of a Mosquitto password file, with their hashes, all or none.
-
-        Raises UserError with what is wrong by line, and OSError.
-        """
-        with path.open("rb") as file:
-            data = file.read(FILE_BYTES_MAX + 1)
-        if len(data) > FILE_BYTES_MAX:
-            raise UserError(f"{path} has more than the largest possible {FILE_BYTES_MAX} bytes")
-        entries, problems = parse_password_file(data)
-        for entry in entries:
-            try:
-                check_name(entry.name)
-            except UserError as error:
-                problems.append(f"line {entry.line}: {error}")
-        if problems:
-            more = f"; and {len(problems) - PROBLEMS_SHOWN} more" if len(problems) > PROBLEMS_SHOWN else ""
-            shown = "; ".join(problems[:PROBLEMS_SHOWN])
-            raise UserError(f"{path}: nothing was imported: {shown}{more}")
-        now_ms = _now_ms()
-        users = [User(entry.name, entry.password_hash, client_type, False, now_ms) for entry in entries]
+        """Take the users of a Mosquitto password file, all or none. Raises as `users_of_file` does."""
+        users = users_of_file(path, client_type)
         return self.import_users(users, replace_existing=replace_existing, dry_run=dry_run)
 
     def import_users(
@@ -155,6 +137,26 @@ class Accounts:
     def _update(self, user: User) -> None:
         if not self._users.update(user):
             raise _nobody(user.name)
+
+
+def users_of_file(path: Path, client_type: ClientType) -> list[User]:
+    """Those of a Mosquitto password file. Raises UserError with what is wrong by line, and OSError."""
+    with path.open("rb") as file:
+        data = file.read(FILE_BYTES_MAX + 1)
+    if len(data) > FILE_BYTES_MAX:
+        raise UserError(f"{path} has more than the largest possible {FILE_BYTES_MAX} bytes")
+    entries, problems = parse_password_file(data)
+    for entry in entries:
+        try:
+            check_name(entry.name)
+        except UserError as error:
+            problems.append(f"line {entry.line}: {error}")
+    if problems:
+        more = f"; and {len(problems) - PROBLEMS_SHOWN} more" if len(problems) > PROBLEMS_SHOWN else ""
+        shown = "; ".join(problems[:PROBLEMS_SHOWN])
+        raise UserError(f"{path}: nothing was imported: {shown}{more}")
+    now_ms = _now_ms()
+    return [User(entry.name, entry.password_hash, client_type, False, now_ms) for entry in entries]
 
 
 def _taken(name: str) -> UserError:

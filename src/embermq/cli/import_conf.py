@@ -57,11 +57,9 @@ def command(
     if found.shut:
         print(f"Nobody may publish or subscribe yet, since {found.shut}: see authorization.mosquitto_acl.\n")
     carried = len(found.outcomes) - len(by_fate[LineFate.LEFT])
-    if found.users is not None:
-        print(
-            f"accounts: {found.users.users} in the file, added {found.users.added}, kept {found.users.kept}"
-        )
     would = "would be " if dry_run else ""
+    if (users := found.users) is not None:
+        print(f"accounts: {users.users} in the file, {would}added {users.added}, kept {users.kept}")
     print(f"{output}: {would}written; {carried} of {len(found.outcomes)} lines are carried over")
     if not dry_run:
         print(f"Start it with: embermq run --config {output}")

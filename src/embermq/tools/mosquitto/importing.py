@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from embermq import __version__
 from embermq.access.authorization.settings import AuthorizationSettings
-from embermq.app.accounts import Imported, accounts_of
+from embermq.app.accounts import Imported, accounts_of, users_of_file
 from embermq.app.authorization import RuleFiles
 from embermq.app.config import Settings, load_configuration
 from embermq.app.errors import ConfigError, IsThere, RulesFileError, UserError
@@ -443,7 +443,7 @@ def import_conf(
         found.settings["authorization.mosquitto_acl"] = str(closed)
     settings = _checked(found)
     text = _text(found, conf)
-    users = None if dry_run else _take_users(found, settings)
+    users = _take_users(found, settings, dry_run=dry_run)
     if not dry_run:
         if found.shut:
             _write(
@@ -477,15 +477,18 @@ def _take_acl(found: CarriedConf) -> None:
         found.settings["authorization.mosquitto_acl"] = found.acl_file
 
 
-def _take_users(found: CarriedConf, settings: Settings) -> Imported | None:
+def _take_users(found: CarriedConf, settings: Settings, *, dry_run: bool) -> Imported | None:
     if not found.password_file:
         return None
-    with accounts_of(settings, create=True) as accounts:
-        try:
-            return accounts.import_file(Path(found.password_file), ClientType.DEVICE)
-        except (UserError, OSError) as error:
-            _leave(found, "password_file", str(error))
-    return None
+    try:
+        users = users_of_file(Path(found.password_file), ClientType.DEVICE)
+    except (UserError, OSError) as error:
+        _leave(found, "password_file", str(error))
+        return None
+    if dry_run and not Path(settings.data_dir).exists():
+        return Imported(len(users), added=len(users), replaced=0, kept=0)
+    with accounts_of(settings, create=not dry_run) as accounts:
+        return accounts.import_users(users, dry_run=dry_run)
 
 
 def _leave(found: CarriedConf, name: str, why: str) -> None:
