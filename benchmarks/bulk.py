@@ -21,7 +21,7 @@ import typer
 
 from benchmarks.machine import describe
 from embermq.adapters.segments.tick_store import SegmentTickStore
-from embermq.adapters.sql.tables import upgrade_schema
+from embermq.adapters.sql.tables import make_tables
 from embermq.adapters.sqlite.checkpoint import SqliteCheckpoint
 from embermq.adapters.sqlite.connection import apply_broker_schema, open_writer, wall_ms
 from embermq.adapters.sqlite.tick_tables import TickTables
@@ -60,7 +60,7 @@ def main(
 
 def _settings(queries: list[str], static: str) -> DriverSettings:
     if static:
-        upgrade_schema(parse_url(static), SqlSettings())
+        make_tables(parse_url(static), SqlSettings())
     chosen = {"queries": queries} if queries else {}
     return msgspec.convert({**chosen, "message_store": static}, DriverSettings)
 

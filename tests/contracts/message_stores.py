@@ -13,7 +13,7 @@ from tests.support.sql_server import SqlServer
 
 from embermq.adapters.sql.database import Database
 from embermq.adapters.sql.message_store import SqlMessageStore
-from embermq.adapters.sql.tables import upgrade_schema
+from embermq.adapters.sql.tables import make_tables
 from embermq.adapters.sqlite.connection import apply_broker_schema, log_identity, open_writer
 from embermq.adapters.sqlite.message_store import SqliteMessageStore
 from embermq.database.database_url import SqlSettings, parse_url
@@ -101,7 +101,7 @@ class MessageStores:
         self._own = server is not None and not url
         if server is not None and not url:
             self.url = server.database()
-            upgrade_schema(parse_url(self.url), SETTINGS)
+            make_tables(parse_url(self.url), SETTINGS)
 
     def open_sink(self) -> MessageStoreSink:
         """As the archive does, which opens it once more before each start."""

@@ -19,6 +19,7 @@ from tests.support.mqtt_client import MqttClient, run
 from tests.support.sql_server import SqlServer
 from tests.support.waiting import wait_for, wait_until
 
+from embermq.database.database_url import parse_url
 from embermq.mqtt.wire.reason_codes import ReasonCode
 from embermq.mqtt.wire.version import ProtocolVersion
 
@@ -193,19 +194,24 @@ def test_a_server_that_is_away_at_the_start_is_told(sql_server: SqlServer, tmp_p
     sql_server.drop(url)
 
 
-def test_the_tables_are_brought_up_by_command_alone(sql_url: str, tmp_path: Path) -> None:
-    words = [*on(sql_url), "--set", "stores.static_upgrade=false"]
-    status = json.loads(run_program("db", "status", "--json", *words).stdout)
-    assert (status["state"], status["version"]) == ("empty", 0)
-    told = embermq("run", "--no-pipeline", "--data-dir", tmp_path, *words, code=1)
-    assert "embermq db upgrade" in told
-    embermq("users", "list", *words, code=1)
-    embermq("db", "status", *words, code=1)
-    newest = status["newest"]
-    assert f"brought from version 0 to {newest}" in embermq("db", "upgrade", *words)
-    assert f"version {newest} already" in embermq("db", "upgrade", *words)
-    assert f"version {newest}, current" in embermq("db", "status", *words)
-    assert embermq("users", "list", *words).splitlines() == ["user  type  state  scram  created"]
+def test_a_broker_without_the_right_to_make_tables_uses_those_that_are_there(
+    postgres: SqlServer, tmp_path: Path
+) -> None:
+    url = postgres.database()
+    name = url.rpartition("/")[2]
+    postgres.execute(f"CREATE USER {name} PASSWORD 'quiet'")
+    poor = parse_url(url)
+    words = on(f"postgresql://{name}:quiet@{poor.host}:{poor.port}/{name}")
+    postgres.execute("REVOKE CREATE ON SCHEMA public FROM PUBLIC", database=name)
+    assert "cannot make the tables" in embermq("users", "list", *words, code=1)
+    embermq("users", "list", *on(url))
+    postgres.execute(
+        f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO {name}", database=name
+    )
+    embermq("users", "add", "ann", "--data-dir", tmp_path, *words, stdin="secret\n")
+    assert "ann" in embermq("users", "list", *words)
+    postgres.drop(url)
+    postgres.execute(f"DROP USER {name}")
 
 
 def test_accounts_move_to_the_server_and_back(sql_url: str, tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ from tests.support.seaweed import BUCKET, KEY, SECRET, SeaweedServer
 from tests.support.sql_server import SqlServer
 from tests.support.waiting import wait_for
 
-from embermq.adapters.sql.tables import upgrade_schema
+from embermq.adapters.sql.tables import make_tables
 from embermq.app.slots import slot_prefix
 from embermq.cluster.slots import slot_of, slot_of_queue
 from embermq.database.database_url import SqlSettings, parse_url
@@ -304,7 +304,7 @@ def test_applications_of_all_slots_archive_and_lake_get_all_once_when_nodes_are_
     """The driver of a node that stands still goes on beside the one of the slot's next node."""
     postgres, storage = stores
     random, database = Random(seed), postgres.database()
-    upgrade_schema(parse_url(database), SqlSettings())
+    make_tables(parse_url(database), SqlSettings())
     archived = in_storage(storage) | {"stores.static": database}
     archived["pipeline.queries"] = json.dumps(["dispatch", "archive", "lake"])
 

@@ -22,7 +22,7 @@ from tests.support.sql_users import open_sql_users
 
 from embermq.adapters.sql import database as database_module
 from embermq.adapters.sql.database import Database
-from embermq.adapters.sql.tables import VERSION_TABLE, State, check_schema, schema_status, upgrade_schema
+from embermq.adapters.sql.tables import VERSION_TABLE, has_tables, make_tables
 from embermq.database.database_url import SqlSettings, parse_url
 from embermq.model.client_type import ClientType
 from embermq.ports.errors import StoreError, StoreUnavailable
@@ -62,15 +62,14 @@ def open_files() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-def test_of_many_that_upgrade_at_once_one_does(sql_server: SqlServer, sql_url: str) -> None:
+def test_of_many_that_make_the_tables_at_once_one_does(sql_server: SqlServer, sql_url: str) -> None:
     url = parse_url(sql_url)
     with ThreadPoolExecutor(6) as threads:
-        found = list(threads.map(lambda _: upgrade_schema(url, SqlSettings()).state, range(6)))
-    assert found.count(State.EMPTY) == 1
-    assert set(found) <= {State.EMPTY, State.CURRENT}
+        found = list(threads.map(lambda _: make_tables(url, SqlSettings()), range(6)))
+    assert found.count(True) == 1
     rows = sql_server.execute(f"SELECT version_num FROM {VERSION_TABLE}", database=name_of(sql_url))
     assert len(rows) == 1
-    check_schema(url, SqlSettings())
+    assert has_tables(url, SqlSettings())
 
 
 def test_a_postgresql_database_without_an_encoding_is_spoken_to_in_utf_8(postgres: SqlServer) -> None:
@@ -78,64 +77,35 @@ def test_a_postgresql_database_without_an_encoding_is_spoken_to_in_utf_8(postgre
     name = f"test_{token_hex(6)}"
     postgres.execute(f"CREATE DATABASE {name} ENCODING SQL_ASCII LOCALE 'C' TEMPLATE template0")
     url = parse_url(postgres.url(name))
-    upgrade_schema(url, SqlSettings())
+    make_tables(url, SqlSettings())
     with closing(Database(url, SqlSettings())) as database:
         assert ask(database, "SELECT 'wörk'") == "wörk"
     postgres.drop(postgres.url(name))
 
 
-def test_an_upgrade_takes_longer_than_a_statement_of_everyday_may(
-    sql_server: SqlServer, sql_url: str
-) -> None:
-    url = parse_url(sql_url)
-    table = "embermq_messages"
-    upgrade_schema(url, QUICK)
-    back = {
-        "postgresql": f"DROP INDEX {table}_by_topic",
-        "mysql": f"DROP INDEX {table}_by_topic ON {table}",
-    }
-    for statement in (back[url.kind], f"DELETE FROM {VERSION_TABLE}"):
-        sql_server.execute(statement, database=url.database)
-    reader = Database(url, QUICK)
-    with ThreadPoolExecutor() as threads:
-        with reader.begin("cannot read") as connection:
-            connection.execute(text(f"DELETE FROM {table}"))
-            found = threads.submit(upgrade_schema, url, replace(QUICK, timeout_s=0.5))
-            with pytest.raises(TimeoutError):
-                found.result(1.5)
-        assert found.result(60).state is State.EMPTY
-    reader.close()
-    check_schema(url, QUICK)
-
-
-def test_an_upgrade_that_ended_half_way_is_finished(sql_server: SqlServer, sql_url: str) -> None:
+def test_what_ended_half_way_is_finished(sql_server: SqlServer, sql_url: str) -> None:
     """As a crash leaves it where the server does not take tables back: they are there, and no version."""
     store = open_sql_users(sql_url)
     store.close()
     sql_server.execute(f"DELETE FROM {VERSION_TABLE}", database=name_of(sql_url))
     sql_server.execute("DROP TABLE embermq_user_changes", database=name_of(sql_url))
-    assert schema_status(parse_url(sql_url), QUICK).state is State.EMPTY
+    assert not has_tables(parse_url(sql_url), QUICK)
     store = open_sql_users(sql_url)
     assert store.add(User("ann", "x", ClientType.DEVICE, False, 0))
     store.close()
 
 
-def test_newer_tables_are_refused_and_left_alone(sql_server: SqlServer, sql_url: str) -> None:
+@pytest.mark.parametrize("version", ["9999", "a1b2"])
+def test_tables_of_another_version_are_refused_and_left_alone(
+    sql_server: SqlServer, sql_url: str, version: str
+) -> None:
     open_sql_users(sql_url).close()
-    sql_server.execute(f"UPDATE {VERSION_TABLE} SET version_num = '9999'", database=name_of(sql_url))
-    for open_ in (check_schema, upgrade_schema):
+    sql_server.execute(f"UPDATE {VERSION_TABLE} SET version_num = '{version}'", database=name_of(sql_url))
+    for open_ in (has_tables, make_tables):
         with pytest.raises(
-            StoreUnavailable, match="schema version 9999, this version of EmberMQ knows up to"
+            StoreUnavailable, match=f"tables of version {version}, this version of EmberMQ knows"
         ):
             open_(parse_url(sql_url), QUICK)
-    assert schema_status(parse_url(sql_url), QUICK).state is State.NEWER
-
-
-def test_tables_of_somebody_else_are_refused(sql_server: SqlServer, sql_url: str) -> None:
-    open_sql_users(sql_url).close()
-    sql_server.execute(f"UPDATE {VERSION_TABLE} SET version_num = 'a1b2'", database=name_of(sql_url))
-    with pytest.raises(StoreUnavailable, match="'a1b2', which EmberMQ does not write"):
-        upgrade_schema(parse_url(sql_url), QUICK)
 
 
 @pytest.mark.parametrize("wrong", ["password", "database", "port"])
@@ -146,7 +116,7 @@ def test_what_cannot_be_opened_is_told_without_the_password(
     changed = {"password": "hidden/words", "database": "nowhere", "port": 1}
     url = replace(url, **{wrong: changed[wrong]})
     with pytest.raises(StoreUnavailable) as caught:
-        upgrade_schema(url, QUICK)
+        make_tables(url, QUICK)
     told = f"{caught.value} {caught.value!r} {url!r}"
     assert "cannot read the schema version in" in told
     assert "hidden" not in told

@@ -43,9 +43,9 @@ def message_store_of(settings: Settings, answer_s: float = SEARCH_S) -> Iterator
     with named_store(url):
         from embermq.adapters.sql.database import Database
         from embermq.adapters.sql.message_store import SqlMessageStore
-        from embermq.adapters.sql.tables import check_schema
+        from embermq.adapters.sql.tables import make_tables
 
-        check_schema(url, settings.sql)
+        make_tables(url, settings.sql)
         found = SqlMessageStore(Database(url, settings.sql, timeout_s=answer_s), log_id)
     with closing(found) as store:
         yield store

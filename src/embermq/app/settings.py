@@ -37,17 +37,11 @@ class StoreSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     static: str = SQLITE
     """Accounts and archived messages: `sqlite` for the data directory, or
     `postgresql://USER:PASSWORD@HOST:PORT/DATABASE`, `mysql://` or `mariadb://` likewise, with options."""
-    static_upgrade: bool = True
-    """Whether the tables there are made, and brought up to date, by whoever opens them; else only by
-    `embermq db upgrade`."""
 
     def __repr__(self) -> str:
         """Without passwords, so that no log can hold them."""
         shown = self.shown()
-        return (
-            f"StoreSettings(log={shown.log!r}, session={shown.session!r}, "
-            f"static={shown.static!r}, static_upgrade={shown.static_upgrade})"
-        )
+        return f"StoreSettings(log={shown.log!r}, session={shown.session!r}, static={shown.static!r})"
 
     def shown(self) -> StoreSettings:
         """The same without passwords."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from embermq.adapters.sqlite.users import SqliteUsers
 from embermq.app.config import Settings
@@ -14,9 +13,6 @@ from embermq.app.settings import SQLITE
 from embermq.database.database_url import DatabaseUrl, parse_url
 from embermq.ports.errors import StoreError
 from embermq.ports.users import Users
-
-if TYPE_CHECKING:
-    from embermq.adapters.sql.tables import SchemaStatus
 
 FILE_NAME = "users.db"
 
@@ -43,32 +39,13 @@ def static_url(settings: Settings) -> DatabaseUrl | None:
     return None if settings.stores.static == SQLITE else parse_url(settings.stores.static)
 
 
-def static_status(settings: Settings, url: DatabaseUrl) -> SchemaStatus:
-    """What the database has, and what this program needs. Raises StartError."""
-    with named_store(url):
-        from embermq.adapters.sql.tables import schema_status
-
-        return schema_status(url, settings.sql)
-
-
-def upgrade_static(settings: Settings, url: DatabaseUrl) -> SchemaStatus:
-    """Bring the database up; returns what was found. Raises StartError."""
-    with named_store(url):
-        from embermq.adapters.sql.tables import upgrade_schema
-
-        return upgrade_schema(url, settings.sql)
-
-
 def _open_sql_users(settings: Settings, url: DatabaseUrl) -> Users:
     with named_store(url):
         from embermq.adapters.sql.database import Database
-        from embermq.adapters.sql.tables import check_schema, upgrade_schema
+        from embermq.adapters.sql.tables import make_tables
         from embermq.adapters.sql.users import SqlUsers
 
-        if settings.stores.static_upgrade:
-            upgrade_schema(url, settings.sql)
-        else:
-            check_schema(url, settings.sql)
+        make_tables(url, settings.sql)
         return SqlUsers(Database(url, settings.sql))
 
 

@@ -40,7 +40,6 @@ COMMANDS: dict[str, str] = {
     "backup": "embermq.cli.backup",
     "restore": "embermq.cli.restore",
     "check-stores": "embermq.cli.check_stores",
-    "db": "embermq.cli.db",
     "cluster": "embermq.cli.cluster",
     "version": "embermq.cli.version",
 }

@@ -22,7 +22,7 @@ from embermq.app.embedded import DATABASE
 from embermq.app.errors import UserError
 from embermq.app.places_noted import check_profile
 from embermq.app.settings import SQLITE
-from embermq.app.static_store import static_status, static_url
+from embermq.app.static_store import named_store, static_url
 from embermq.formats.segment_reader import SegmentReader
 from embermq.formats.segments import FILE_BYTES, FOLDER, SegmentError
 from embermq.formats.stored_version import version_refusal
@@ -143,18 +143,14 @@ def _servers(settings: Settings) -> tuple[int, LogExtent, list[Finding]]:
 def _static(settings: Settings, log_id: int, extent: LogExtent) -> Iterator[Finding]:
     from embermq.adapters.sql.database import Database
     from embermq.adapters.sql.message_store import archived_positions
-    from embermq.adapters.sql.tables import State as SchemaState
+    from embermq.adapters.sql.tables import has_tables
 
     url = static_url(settings)
     assert url is not None
-    status = static_status(settings, url)
-    if status.state is SchemaState.NEWER:
-        raise StoreError(
-            f"stores.static: {url.shown}: its tables are of a newer EmberMQ, version {status.version}"
-        )
-    if status.state is SchemaState.EMPTY:
-        text = f"{url.shown} has tables of version {status.version}, {status.newest} is needed"
-        yield Finding("accounts", "lost", text)
+    with named_store(url):
+        is_there = has_tables(url, settings.sql)
+    if not is_there:
+        yield Finding("accounts", "lost", f"{url.shown} has none of EmberMQ's tables")
         return
     yield Finding("accounts", "fits", f"{url.shown} has its tables")
     with closing(Database(url, settings.sql)) as database:

@@ -469,7 +469,6 @@ def test_the_password_of_kafka_may_be_in_a_file(
         ("stores.static:mysql://ann:hidden@h/d", "is not section.key=value"),
         ("stores.statik=mysql://ann:hidden@h/d", "the nearest is stores.static"),
         ("stores.statik:mysql://ann:hidden@h/d?socket=x", "unknown setting"),
-        ("stores.static_upgrade=mysql://ann:hidden@h/d", "is not true or false"),
         ("stores.log=kafka://ann:hid/den@h", "in passwords write %2F"),
         ("stores.log=redis://ann:hidden@h", "begins with redis, not with one of kafka://"),
         ("stores.log=/srv/hid/log", "or sqlite for the data directory"),

@@ -37,7 +37,6 @@ def typed(*words: str, stdin: str = "", **environment: str) -> subprocess.Comple
                 "tokens",
                 "messages",
                 "log",
-                "db",
                 "acl",
                 "certs",
                 "cluster",

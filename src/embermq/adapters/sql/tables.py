@@ -1,11 +1,10 @@
-"""The tables, of which `schema.py` makes those that are not there.
+"""The tables, and making them.
 
 Names of accounts may have 65,535 bytes, more than an index takes, and MySQL compares texts by rules of its own. So an
 account is found by `name_key`, the SHA-256 of its name, and the name itself is only read. A topic may be as long: its
 messages are found by `topic_hash` and the topic (formats/message_table.py). A TEXT of MySQL holds 65,535 bytes.
 
-The version of the tables: what a database has, what this program needs, and the way up. There is one version yet, so
-that the way up is to make what is not there.
+A database says which version its tables have. There is one yet; another is refused.
 """
 
 from __future__ import annotations
@@ -14,10 +13,8 @@ import hashlib
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from enum import StrEnum
 from typing import Any
 
-from msgspec import Struct
 from sqlalchemy import (
     BigInteger,
     Boolean,
@@ -130,72 +127,36 @@ message_progress = _table(
 
 LOG = logging.getLogger("embermq.stores")
 VERSION = 1
-STATEMENT_S = 3_600.0
-"""For statements of an upgrade: a table may be large, and a step has no parts."""
 LOCK_S = 60
-"""How long one waits for another process that is bringing the same database up."""
+"""How long one waits for another process that is making the tables."""
 LOCK_NOT_AVAILABLE = "55P03"
 
 
-class State(StrEnum):
-    """What a database's schema is to this program."""
-
-    EMPTY = "empty"
-    CURRENT = "current"
-    NEWER = "newer"
-
-
-class SchemaStatus(Struct, frozen=True):
-    """Version 0 is a database in which nothing of EmberMQ is, or what an upgrade that ended half-way has left."""
-
-    store: str
-    state: State
-    version: int
-    newest: int
-
-
-def schema_status(url: DatabaseUrl, settings: SqlSettings) -> SchemaStatus:
-    """Look, and change nothing. Raises StoreError."""
+def has_tables(url: DatabaseUrl, settings: SqlSettings) -> bool:
+    """Whether all of them are there; changes nothing. Raises StoreError, for those of another version too."""
     with _database(url, settings) as database, database.begin("cannot read the schema version") as connection:
-        return _status(url, connection)
+        return _are_there(url, connection)
 
 
-def check_schema(url: DatabaseUrl, settings: SqlSettings) -> None:
-    """Raise StoreUnavailable, with the way up, unless the database has the very version that this program needs."""
-    found = schema_status(url, settings)
-    _refuse_newer(found)
-    if found.state is not State.CURRENT:
-        raise StoreUnavailable(
-            f"{found.store} has schema version {found.version}, this version of EmberMQ needs {found.newest}: "
-            "type `embermq db upgrade`, or let `stores.static_upgrade` be true"
-        )
-
-
-def upgrade_schema(url: DatabaseUrl, settings: SqlSettings) -> SchemaStatus:
-    """Bring the database up to what this program needs, unless it is there already; returns what was found before.
-
-    Of several processes that do so at once, one does it, and the others wait for it. Raises StoreError, of the kind
-    StoreUnavailable for a schema that is newer.
-    """
-    found = schema_status(url, settings)
-    if found.state is State.CURRENT:
-        return found
-    _refuse_newer(found)
+def make_tables(url: DatabaseUrl, settings: SqlSettings) -> bool:
+    """Make the tables, unless they are there already; returns whether they were made. Of several processes that do so
+    at once, one does it, and the others wait for it. Raises StoreError."""
+    if has_tables(url, settings):
+        return False
     with (
-        _database(url, settings, timeout_s=STATEMENT_S) as database,
-        database.own_connection("cannot upgrade the schema") as connection,
+        _database(url, settings, timeout_s=2.0 * LOCK_S) as database,
+        database.own_connection("cannot make the tables") as connection,
     ):
         _lock(url, connection)
-        found = _status(url, connection)
-        _refuse_newer(found)
-        if found.state is not State.CURRENT:
-            _upgrade(connection)
-            LOG.info("%s: schema brought from version %d to %d", found.store, found.version, found.newest)
-    return found
+        if _are_there(url, connection):
+            return False
+        _make(connection)
+        LOG.info("%s: tables made", url.shown)
+        return True
 
 
-def _upgrade(connection: Connection) -> None:
-    """May be repeated: MySQL does not take back a step that ended half-way. The version comes last."""
+def _make(connection: Connection) -> None:
+    """May be repeated: MySQL does not take back what ended half-way. The version comes last."""
     metadata.create_all(connection)
     messages_by_topic.create(connection, checkfirst=True)
     connection.execute(delete(meta).where(meta.c.name == CHANGES))
@@ -204,22 +165,15 @@ def _upgrade(connection: Connection) -> None:
     connection.commit()
 
 
-def _status(url: DatabaseUrl, connection: Connection) -> SchemaStatus:
+def _are_there(url: DatabaseUrl, connection: Connection) -> bool:
     has_version = inspect(connection).has_table(VERSION_TABLE)
     told = connection.execute(select(schema.c.version_num)).scalar() if has_version else None
-    if told is not None and not told.isdecimal():
-        raise StoreUnavailable(f"{url.shown} has schema version {told!r}, which EmberMQ does not write")
-    version = int(told or 0)
-    state = State.NEWER if version > VERSION else State.CURRENT if version else State.EMPTY
-    return SchemaStatus(url.shown, state, version, VERSION)
-
-
-def _refuse_newer(found: SchemaStatus) -> None:
-    if found.state is State.NEWER:
-        raise StoreUnavailable(
-            f"{found.store} has schema version {found.version}, this version of EmberMQ knows up to {found.newest}:"
-            " use the newer EmberMQ that wrote it"
-        )
+    if told is None or told == f"{VERSION:04}":
+        return told is not None
+    raise StoreUnavailable(
+        f"{url.shown} has tables of version {told}, this version of EmberMQ knows {VERSION}: use the EmberMQ that made "
+        "them"
+    )
 
 
 @contextmanager
@@ -250,5 +204,5 @@ def _lock(url: DatabaseUrl, connection: Connection) -> None:
 
 def _taken(url: DatabaseUrl) -> StoreUnavailable:
     return StoreUnavailable(
-        f"{url.shown}: another process has been bringing the schema up for more than {LOCK_S} s; try again"
+        f"{url.shown}: another process has been making the tables for more than {LOCK_S} s; try again"
     )
