@@ -9,9 +9,6 @@ from collections.abc import Callable, Iterator
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
     NewPartitions,
 )
 from tests.support.application_log_writer import ApplicationLogWriter, HandLoop, HandReader, make_log
@@ -113,61 +110,17 @@ def test_logs_are_made_once_and_listed_and_deleted(place: Place) -> None:
 
 
 @pytest.mark.promise("application-3")
-def test_what_stands_where_nobody_reads_is_moved_once_when_the_log_is_found(
-    place: Place, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+def test_a_log_that_was_given_more_partitions_is_read_in_its_first_one(
+    place: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A log that was given more partitions, and that what wrote to it has used."""
     log = place.log("app")
     place.writer.write(log, [b"old"])
-    partitions = NewPartitions(log, 3)
-    place.kafka.admin.create_partitions([partitions])[log].result(30)
+    place.kafka.admin.create_partitions([NewPartitions(log, 3)])[log].result(30)
     wait_until(lambda: len(place.topics.sizes()[0].ends) == 3, 30, "they are there")
-    writer = ApplicationLogWriter(place.kafka.bootstrap, first_number=1)
-    topics = [f"t{number}" for number in range(6)]
-
-    def is_divided() -> bool:
-        for topic in topics:
-            writer.write(log, [topic.encode()], topic=topic)
-        return all(place.topics.sizes()[0].ends.values())
-
-    wait_until(is_divided, 30, "the writer knows of them")
-    everything = place.topics.sizes()[0].records
-    outside = everything - place.topics.sizes()[0].ends[0]
-
-    def dies(_: object) -> object:
-        raise StoreUnavailable("the broker was killed")
-
-    with monkeypatch.context() as broken:
-        broken.setattr(place.topics._client, "delete_records", dies)
-        assert isinstance(place.topics.ensure({log: 1})[log], StoreUnavailable)
-    found = make_log(place.topics, log)
-    assert found.ends == {0: everything}, "all of it, and nothing twice"
-    assert place.topics.sizes()[0].records == everything, "nothing is left in the others"
-    reader = place.reads(log)
-    place.waits(reader, everything)
-    moved = [one.entry for one in reader.came if one.entry.is_moved]
-    assert len(moved) == outside
-    for topic in topics:
-        numbers = [one.source or 0 for one in moved if one.record and one.record.message.topic == topic]
-        assert numbers == sorted(numbers)
-    make_log(place.topics, log)
+    for _ in range(2):
+        assert make_log(place.topics, log).ends == {0: 1}
+    place.waits(place.reads(log), 1)
     assert caplog.text.count("has 3 partitions: a client's own log is written and read in partition 0") == 1
-    assert caplog.text.count(f"has {outside} records in other partitions than 0") == 2
-
-
-@pytest.mark.promise("application-3")
-def test_many_records_are_moved_in_a_log_that_takes_less_at_once_than_they_have(place: Place) -> None:
-    log = place.log("app")
-    setting = ConfigEntry("max.message.bytes", "100000", incremental_operation=AlterConfigOpType.SET)
-    resource = ConfigResource(ConfigResource.Type.TOPIC, log, incremental_configs=[setting])
-    place.kafka.admin.incremental_alter_configs([resource])[resource].result(30)
-    place.kafka.admin.create_partitions([NewPartitions(log, 2)])[log].result(30)
-    wait_until(lambda: len(place.topics.sizes()[0].ends) == 2, 30, "they are there")
-    stray = Producer({"bootstrap.servers": place.kafka.bootstrap, "batch.size": 50_000})
-    for number in range(100):
-        stray.produce(log, b"%d" % number * 4_000, partition=1)
-    assert stray.flush(30) == 0
-    assert make_log(place.topics, log).ends == {0: 100}
 
 
 def test_a_clock_ahead_of_kafkas_is_no_reason_to_refuse_records_of_a_log(place: Place) -> None:

@@ -126,27 +126,6 @@ def test_a_log_goes_with_its_groups_when_the_pipeline_has_passed(place: Place) -
     group.close()
 
 
-@pytest.mark.promise("pipeline-14")
-def test_logs_that_came_lately_are_told_but_not_those_that_are_to_go(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = place.logs.lately(0)
-    assert before.logs == ()
-    one, two = place.makes("one")[0], place.makes("two")[0]
-    later = place.logs.lately(before.number)
-    assert set(later.logs) == {one, two} and later.number > before.number
-    assert place.logs.lately(later.number).logs == ()
-    place.finds(one)
-    assert place.logs.lately(later.number).logs == (one,), "its client is there again"
-    place.logs.ended(one)
-    place.dispatched = place.log_ends
-    place.loop.run_until(lambda: place.there() == [two], 30, "it is deleted")
-    assert place.logs.lately(0).logs == (two,)
-    monkeypatch.setattr("embermq.adapters.kafka.application_logs.LATELY_MAX", 1)
-    three = place.makes("three")[0]
-    assert place.logs.lately(0).logs == (three,)
-
-
 @pytest.mark.promise("application-2")
 def test_a_client_that_is_back_keeps_its_log_with_what_is_in_it(place: Place) -> None:
     log, found = place.makes("app")

@@ -1,7 +1,7 @@
 """Kafka as the broker fills it and readers see it: records into the message log, whole topics out of it."""
 
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
@@ -24,12 +24,6 @@ class EveryLogWanted:
     def restore(self, topic: str) -> int | None:
         self._positions.ensure_topic(topic)
         return None
-
-    def restore_missing(self) -> Collection[str]:
-        return ()
-
-    def lately(self) -> Collection[str]:
-        return ()
 
 
 class LogInKafka:

@@ -21,7 +21,7 @@ from tests.support.kafka_server import KafkaServer
 from tests.support.waiting import wait_until
 
 from embermq.formats.log_record import Stamp
-from embermq.pipeline.jobs import kafka_dispatch
+from embermq.pipeline.jobs.kafka_watch import REFUSED
 from embermq.pipeline.places import Places
 from embermq.pipeline.settings import Mode
 
@@ -111,11 +111,12 @@ def strict_log(strict_kafka: KafkaServer) -> LogInKafka:
 def test_a_log_that_takes_too_little_of_a_record_takes_it_soon(
     spark: SparkSession, places: Places, kafka_log: LogInKafka, mode: Mode
 ) -> None:
-    """Of an older setting, or altered by somebody. Other clients lose nothing and keep their order."""
-    old, other = kafka_log.log("old", takes=OLD), kafka_log.log("other")
+    """It was altered while dispatch runs. Other clients lose nothing and keep their order."""
+    old, other = kafka_log.log("old"), kafka_log.log("other")
     with Running(spark, setup_of(kafka_log, places, mode)) as keeper:
         kafka_log.append(frames(0, [10] * 50, old, other))
         wait_until(lambda: kafka_log.count(old) == 50, START_S, "dispatch runs", poll_s=0.1)
+        assert kafka_log.positions.raise_record_limits({old: OLD}) == {}
         sizes = [200_000 if i % 20 == 10 else 10 for i in range(200)]
         kafka_log.append(frames(50, sizes, old, other))
         wait_until(
@@ -131,105 +132,33 @@ def test_a_log_that_takes_too_little_of_a_record_takes_it_soon(
 
 @pytest.mark.in_faults
 @pytest.mark.promise("pipeline-4", "pipeline-14")
-def test_what_a_log_may_not_take_is_rejected_to_the_byte_and_carried_when_it_may(
+def test_dispatch_waits_for_who_may_let_a_log_take_more_and_loses_nothing(
     spark: SparkSession, places: Places, strict_kafka: KafkaServer, strict_log: LogInKafka
 ) -> None:
     log = strict_log
     old, other = log.log("old", takes=OLD), log.log("other")
     rights = Rights(strict_kafka, log.kafka.prefix)
-    sizes = [*range(OLD - 200, OLD - 100), 10, 10]
-    with Running(spark, setup_of(log, places)):
-        log.append(frames(0, sizes, old, other))
-        log.wait_for_progress("dispatch")
-        taken, rejected = set(numbers(log, old)), log.read(log.kafka.rejected_topic)
-        refused = {int((one.value() or b"")[:6]): header(one, "r") for one in rejected}
-        assert taken | refused.keys() == set(range(102)) and not taken & refused.keys()
-        assert {100, 101} < taken and len(refused) > 10, "both kinds"
-        takes = f"which takes {OLD} bytes of a record (max.message.bytes)"
-        told = f"too large for the application log {old}, {takes}: it has "
-        assert [refused[number] for number in sorted(refused)] == [
-            f"{told}{OLD + 1 + i}" for i in range(len(refused))
-        ]
-        assert {header(one, "a") for one in rejected} == {f"{old};7;1;"}
-        assert set(numbers(log, other)) == set(range(102)) and is_in_order(log, other)
+    with Running(spark, setup_of(log, places)) as keeper:
+        log.append(frames(0, [10, OLD, 10], old, other))
+        wait_until(lambda: REFUSED in keeper.report().last_error, START_S, "it is told", poll_s=0.2)
         rights.grant()
         assert log.positions.raise_record_limits({old: 2 * OLD}) == {}
-
-        def is_carried() -> bool:
-            """Until it is noticed, some are rejected."""
-            log.append(frames(log.written, [OLD], old))
-            log.wait_for_progress("dispatch")
-            return log.written - 1 in numbers(log, old)
-
-        wait_until(is_carried, HEALED_S, "what it takes now is carried", poll_s=0.2)
-
-
-@pytest.mark.in_faults
-@pytest.mark.promise("pipeline-4", "pipeline-14")
-def test_what_even_the_topic_for_rejected_records_does_not_take_is_known_by_its_position(
-    spark: SparkSession, places: Places, strict_kafka: KafkaServer, strict_log: LogInKafka
-) -> None:
-    log = strict_log
-    old = log.log("old", takes=OLD)
-    log.positions.ensure_topic(log.kafka.rejected_topic, settings={"max.message.bytes": str(OLD)})
-    Rights(strict_kafka, log.kafka.prefix)
-    with Running(spark, setup_of(log, places)):
-        log.append(
-            [
-                record("r", b"%06d" % i + bytes(size), stamps=(Stamp(old, 7, 1),))
-                for i, size in enumerate((10, OLD, 10))
-            ]
-        )
-        log.wait_for_progress("dispatch")
-    assert set(numbers(log, old)) == {0, 2}
-    (rejected,) = log.read(log.kafka.rejected_topic)
-    assert rejected.value() is None and [one[0] for one in rejected.headers() or []] == ["s", "r"]
-    assert header(rejected, "s").endswith(";1") and header(rejected, "r").startswith("too large for")
-
-
-@pytest.mark.in_faults
-@pytest.mark.promise("pipeline-14")
-def test_many_small_records_for_a_log_that_takes_less_than_they_have_together(
-    spark: SparkSession,
-    places: Places,
-    strict_kafka: KafkaServer,
-    strict_log: LogInKafka,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A producer divides such a batch into pieces of its own size, again and again."""
-    monkeypatch.setattr(kafka_dispatch, "HELD_UP_S", 2.0)
-    monkeypatch.setattr(kafka_dispatch, "PROGRESS_S", 0.5)
-    log = strict_log
-    old, other = log.log("old", takes=2_000), log.log("other")
-    Rights(strict_kafka, log.kafka.prefix)
-    with Running(spark, setup_of(log, places)):
-        log.append(frames(0, [100] * 300, old, other))
         log.wait_for_progress("dispatch")
     for topic in (old, other):
-        assert set(numbers(log, topic)) == set(range(300)) and is_in_order(log, topic)
+        assert set(numbers(log, topic)) == {0, 1, 2} and is_in_order(log, topic)
     assert log.count(log.kafka.rejected_topic) == 0
 
 
-@pytest.mark.promise("pipeline-14")
+@pytest.mark.promise("pipeline-3", "pipeline-14")
 def test_a_log_of_an_older_setting_is_found_before_anything_is_too_large_for_it(
-    spark: SparkSession, places: Places, kafka: KafkaServer
+    spark: SparkSession, places: Places, kafka_log: LogInKafka
 ) -> None:
-    log = LogInKafka(kafka.bootstrap, kafka.prefix(), record_bytes_max=500_000)
-    old = log.log("old", takes=OLD)
-    with Running(spark, setup_of(log, places)) as keeper:
-        log.append(frames(0, [10], old))
-        wait_until(lambda: log.count(old) == 1, START_S, "dispatch runs", poll_s=0.1)
-        later = log.log("later", takes=OLD)
-        wait_until(
-            lambda: log.positions.record_limits([old, later]) == {old: 500_000, later: 500_000},
-            HEALED_S,
-            "both take what is needed",
-            poll_s=0.2,
-        )
-        log.append(frames(1, [300_000, 10], old, later))
-        log.wait_for_progress("dispatch")
+    old = kafka_log.log("old", takes=OLD)
+    with Running(spark, setup_of(kafka_log, places)) as keeper:
+        kafka_log.append(frames(0, [10, 300_000, 10], old))
+        kafka_log.wait_for_progress("dispatch")
         assert keeper.report().restarts == 0
-    assert numbers(log, old) == [0, 1, 2] and is_in_order(log, later)
+    assert numbers(kafka_log, old) == [0, 1, 2]
 
 
 @pytest.mark.in_faults

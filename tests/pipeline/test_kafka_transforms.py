@@ -18,7 +18,6 @@ from tests.pipeline.queries import log_rows
 from embermq.formats.kafka_record import KafkaEncoder
 from embermq.formats.log_record import Origin, Stamp, decode_record, slot_field
 from embermq.mqtt.wire.properties import Properties, encode_properties
-from embermq.pipeline.jobs.kafka_watch import Carried
 from embermq.pipeline.places import Places
 from embermq.pipeline.rules.rows import rule_messages
 from embermq.pipeline.rules.settings import RuleSettings
@@ -190,45 +189,6 @@ def test_dispatch_sends_what_is_broken_to_the_rejected_records_once(spark: Spark
     for row, (_, offset, key, value, headers), reason in zip(found, rows, reasons, strict=True):
         assert (row.key, row.value) == (key, value)
         assert as_headers(row.asDict()) == [*(headers or []), ("s", b"1;%d" % offset), ("r", reason.encode())]
-
-
-def test_dispatch_leaves_out_what_has_been_carried_and_logs_that_take_nothing(spark: SparkSession) -> None:
-    both = [stamp_text(BILLING), stamp_text(AUDIT)]
-    source = kafka_rows(
-        spark,
-        [(0, offset, b"a", b"%d" % offset, plain_headers(both)) for offset in range(4)]
-        + [(1, 0, b"b", b"other", plain_headers(both)), (0, 1, b"a", b"broken", plain_headers(v=None))],
-    )
-
-    def given(carried: Carried) -> dict[str, list[bytes]]:
-        rows = dispatched(source, LOG_PREFIX, REJECTED, {}, carried=carried).collect()
-        return {
-            topic: [bytes(row.value) for row in rows if row.topic == topic]
-            for topic in sorted({row.topic for row in rows})
-        }
-
-    assert given(Carried({0: 2}, {AUDIT.log: {0: 1}}, ())) == {
-        AUDIT.log: [b"1", b"2", b"3", b"other"],
-        BILLING.log: [b"2", b"3", b"other"],
-    }
-    assert given(Carried({0: 1, 1: 1}, {AUDIT.log: {}}, (AUDIT.log,))) == {
-        BILLING.log: [b"1", b"2", b"3"],
-        REJECTED: [b"broken"],
-    }
-
-
-@pytest.mark.in_faults
-def test_a_server_that_had_the_only_copy_of_thousands_of_logs_is_no_question_too_long(
-    spark: SparkSession,
-) -> None:
-    both = [stamp_text(BILLING), stamp_text(AUDIT)]
-    rows: list[KafkaRow] = [(0, offset, b"a", b"%d" % offset, plain_headers(both)) for offset in range(4)]
-    lagging = {f"{LOG_PREFIX}c{number}": {0: 1, 1: 7} for number in range(3_000)} | {AUDIT.log: {0: 1, 1: 7}}
-    for left_out, audit in (((), [1, 2, 3]), (tuple(lagging), [])):
-        carried = Carried({0: 2, 1: 9}, lagging, left_out)
-        found = dispatched(kafka_rows(spark, rows), LOG_PREFIX, REJECTED, {}, carried=carried).collect()
-        assert [int(row.value) for row in found if row.topic == AUDIT.log] == audit
-        assert [int(row.value) for row in found if row.topic == BILLING.log] == [2, 3]
 
 
 def test_dispatch_rejects_stamps_for_a_log_that_is_gone_and_no_later_one(spark: SparkSession) -> None:

@@ -28,16 +28,6 @@ def test_ranges_are_a_set(steps: list[tuple[bool, int]]) -> None:
         assert len(ranges) == sum(one - 1 not in model for one in model)
 
 
-def test_what_was_moved_from_another_partition_is_no_repeat_for_being_below_a_floor() -> None:
-    positions = Positions(StoredPositions(floors=((0, 10),)))
-    assert positions.take_moved(0, position_of(0, 5))
-    assert not positions.take_moved(1, position_of(0, 5)), "moved twice"
-    assert not positions.take(2, position_of(0, 5)), "the pipeline repeats what is long done"
-    assert positions.take_moved(3, position_of(0, 12))
-    assert not positions.take(4, position_of(0, 12)), "the pipeline repeats it"
-    assert not positions.take_moved(5, position_of(0, 12))
-
-
 class Reading(RuleBasedStateMachine):
     """A message log with two partitions, the pipeline, one partition of an application log, its reader."""
 

@@ -10,7 +10,7 @@ from embermq.formats.application_logs import ApplicationLogNames
 from embermq.formats.log_record import LogRecord, decode_record, iter_frames
 from embermq.model.position import OFFSET_END, offset_of, partition_of, position_of
 from embermq.ports.application_feed import ApplicationFeed, ApplicationFeeds, FeedEntry, FeedTaker
-from embermq.ports.application_logs import ApplicationLogs, FoundLog, LateLogs, LogSize, Place
+from embermq.ports.application_logs import ApplicationLogs, FoundLog, LogSize, Place
 from embermq.ports.errors import StoreError, StoreUnavailable
 from embermq.ports.message_log import MessageLog
 from embermq.ports.pipeline_progress import PipelineProgress
@@ -121,9 +121,6 @@ class HandLogs(ApplicationLogs):
     def ensure(self, log: str, partitions: int, then: Callable[[FoundLog | StoreError], None]) -> None:
         assert partitions == 1
         self.kafka.post(lambda: then(self.kafka.find(log)))
-
-    def lately(self, since: int) -> LateLogs:
-        raise NotImplementedError
 
     def listed(self, then: Callable[[Collection[str] | StoreError], None]) -> None:
         raise NotImplementedError

@@ -21,7 +21,7 @@ from embermq.ports.application_feed import (
     SharedTaker,
     unknown,
 )
-from embermq.ports.application_logs import ApplicationLogs, FoundLog, LateLogs, LogSize, Place
+from embermq.ports.application_logs import ApplicationLogs, FoundLog, LogSize, Place
 from embermq.ports.errors import StoreError
 from embermq.ports.message_log import MessageLog
 from embermq.ports.pipeline_progress import PipelineProgress
@@ -120,9 +120,6 @@ class HandLogs(ApplicationLogs):
 
     def shared_group(self, share: str, topic_filter: str) -> str:
         return self.names.shared_group(share, topic_filter)
-
-    def lately(self, since: int) -> LateLogs:
-        raise NotImplementedError
 
     def listed(self, then: Callable[[Collection[str] | StoreError], None]) -> None:
         raise NotImplementedError

@@ -251,7 +251,7 @@ RESTORE_APPLICATION_LOG = _sessions(
     "RestoreApplicationLog",
     "POST /application-logs/restore",
     ADMIN,
-    "For the pipeline: make a log again that a session wants",
+    "For the pipeline: make a log again that a session wants, and all others that are missing",
 )(
     session.RestoreRequest,
     session.RestoredLog,
@@ -259,29 +259,6 @@ RESTORE_APPLICATION_LOG = _sessions(
     body=session.RestoreRequest,
     is_inner=True,
 )
-RESTORE_MISSING_LOGS = _sessions(
-    "RestoreMissingLogs",
-    "POST /application-logs/restore-missing",
-    ADMIN,
-    "For the pipeline: make every log again that is wanted and not there",
-)(
-    session.NoRequest,
-    session.RestoredLogs,
-    lambda desk, _: desk.restore_missing_application_logs(),
-    is_inner=True,
-)
-LIST_LATE_LOGS = _sessions(
-    "ListLateLogs",
-    "GET /application-logs/late",
-    READ,
-    "For the pipeline: logs that were made or found lately",
-)(
-    session.LateLogsRequest,
-    session.LateLogView,
-    lambda desk, asked: desk.late_application_logs(asked.since),
-    is_inner=True,
-)
-
 LIST_RETAINED = _messages(
     "ListRetained", "GET /retained", READ, "Retained messages by topic, without their payloads"
 )(

@@ -17,11 +17,9 @@ from embermq.admin.session_values import (
     SUBSCRIPTIONS_MAX,
     ApplicationLogView,
     ConnectionView,
-    LateLogView,
     ListClientsRequest,
     PinView,
     RestoredLog,
-    RestoredLogs,
     SessionDetail,
     SessionView,
     SubscriptionView,
@@ -173,17 +171,6 @@ class SessionDesk:
         """The pipeline has a record for a log that is not there: make it again and return None; or, when nobody wants
         it, the newest session generation there has been. Raises LogsRefused."""
         return RestoredLog(await self._ask(partial(self._log_life().restore, name)))
-
-    async def restore_missing_application_logs(self) -> RestoredLogs:
-        """For the pipeline: make every log again that is wanted and not there; returns which they were. Raises
-        LogsRefused."""
-        return RestoredLogs(await self._ask(self._log_life().restore_missing))
-
-    def late_application_logs(self, since: int) -> LateLogView:
-        """For the pipeline: the logs that were made or found lately, and not deleted by the broker. Raises
-        LogsRefused."""
-        found = self._log_life().lately(since)
-        return LateLogView(number=found.number, logs=found.logs)
 
     def _find(self, client_id: str) -> Session:
         found = self._broker.state.sessions.get(client_id)

@@ -125,23 +125,10 @@ class ApplicationLogView(Struct, frozen=True, kw_only=True):
     problem: str = ""
 
 
-class LateLogView(Struct, frozen=True, kw_only=True):
-    """`logs` were made or found behind the number that was asked for; `number` is for the next question."""
-
-    number: int
-    logs: Sequence[str]
-
-
 class RestoredLog(Struct, frozen=True):
     """`generation`: nobody up to it reads the log; None: it is there again."""
 
     generation: int | None
-
-
-class RestoredLogs(Struct, frozen=True):
-    """Those that are there again."""
-
-    logs: Sequence[str]
 
 
 class NoRequest(Struct, frozen=True):
@@ -194,9 +181,3 @@ class RestoreRequest(Struct, frozen=True, kw_only=True):
     """Asks for one application log by the topic that holds it."""
 
     topic: str
-
-
-class LateLogsRequest(Struct, frozen=True, kw_only=True):
-    """Those behind a number."""
-
-    since: Annotated[int, Meta(ge=0)]

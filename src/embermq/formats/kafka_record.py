@@ -76,9 +76,8 @@ _ORIGIN = Layout(">qH")
 _DECIMAL = re.compile(rb"-?[0-9]{1,19}")
 _LOG_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _TAGGED = re.compile(r"u(0|[1-9][0-9]{0,2})")
-_SINGLE = frozenset("vftcpxosm")
+_SINGLE = frozenset("vftcpxos")
 _KNOWN = _SINGLE | {"a"}
-MOVED_HEADER: Header = ("m", b"1")
 _VERSION_HEADER: Header = ("v", VERSION.encode())
 _FLAGS: tuple[Header, ...] = tuple(("f", b"%d" % flags) for flags in range(256))
 _PLAIN_NUMBER_DIGITS = 18
@@ -98,7 +97,6 @@ class KafkaFrame(Struct, frozen=True, gc=False):
 
     frame: bytes
     source: int | None = None
-    is_moved: bool = False
 
 
 class KafkaRecord(Struct, frozen=True):
@@ -106,7 +104,6 @@ class KafkaRecord(Struct, frozen=True):
 
     record: LogRecord
     source: int | None = None
-    is_moved: bool = False
 
 
 class Outgoing(Struct, frozen=True, gc=False):
@@ -238,7 +235,7 @@ def decode_frame(key: bytes | None, value: bytes | None, headers: Iterable[Heade
         head, key, _text(single["c"], "header c"), _fields(single, stamps, unknown) + unknown, value
     )
     source = single.get("s")
-    return KafkaFrame(frame, None if source is None else _read_source(source), MOVED_HEADER[0] in single)
+    return KafkaFrame(frame, None if source is None else _read_source(source))
 
 
 def decode_kafka_record(
@@ -249,7 +246,7 @@ def decode_kafka_record(
     if plain is not None:
         return plain
     found = decode_frame(key, value, headers)
-    return KafkaRecord(decode_record(found.frame), found.source, found.is_moved)
+    return KafkaRecord(decode_record(found.frame), found.source)
 
 
 def _plain_record(

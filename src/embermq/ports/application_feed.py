@@ -24,14 +24,13 @@ def unknown(_partition: int) -> StoredPositions | None:
 class FeedEntry(Struct, frozen=True, gc=False):
     """One record at `offset` of a log's partition; `source` is its position in the message log. `size` in bytes is what
     it counts until it is released. `record` is None for what is not there any more, and for what cannot be understood:
-    `problem` says why then. `is_moved`: it stood in another partition of the log, which nobody reads."""
+    `problem` says why then."""
 
     offset: int
     size: int
     source: int | None
     record: LogRecord | None
     problem: str = ""
-    is_moved: bool = False
 
 
 class FeedTaker(Protocol):

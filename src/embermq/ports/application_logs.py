@@ -50,13 +50,6 @@ class LogSize(Struct, frozen=True):
         )
 
 
-class LateLogs(Struct, frozen=True):
-    """`logs` were made or found behind the number of the question; `number` is for the next question."""
-
-    number: int
-    logs: tuple[str, ...]
-
-
 class ApplicationLogs(ABC):
     """All logs of one broker.
 
@@ -85,12 +78,6 @@ class ApplicationLogs(ABC):
         """Make the log, or find it; it is not deleted from now on, until it has `ended` again. While the store is away
         it is tried again for some seconds; then, or when it cannot be made, `then` gets the reason, and the log may be
         there or not."""
-
-    @abstractmethod
-    def lately(self, since: int) -> LateLogs:
-        """Logs that `ensure` has made or found behind that number and that were not deleted here, the newest some
-        thousands. A log is among them before it is answered, and so before anything is sent to it. What a number of an
-        earlier life of the broker asks for is all of this one."""
 
     @abstractmethod
     def listed(self, then: Callable[[Collection[str] | StoreError], None]) -> None:

@@ -143,16 +143,11 @@ def test_all_logs_that_are_missing_are_made_again_together(place: Place) -> None
     for client_id in ("a", "b", "c"):
         place.comes(client_id).subscribes("t")
     place.logs.there = {"p.msg.app.b": 5, "p.msg.app.left": 1}
-    answers: list[list[str] | StoreError] = []
-    place.life.restore_missing(answers.append)
-    assert answers == [["p.msg.app.a", "p.msg.app.c"]]
+    assert place.restores("p.msg.app.c") == [None]
     assert set(place.logs.there) == {"p.msg.app.a", "p.msg.app.b", "p.msg.app.c", "p.msg.app.left"}
     assert told == ["a", "c"]
-    place.life.restore_missing(answers.append)
-    assert answers[1] == []
     place.logs.trouble = StoreUnavailable("away")
-    place.life.restore_missing(answers.append)
-    assert answers[2] is place.logs.trouble
+    assert place.restores("p.msg.app.c") == [place.logs.trouble]
 
 
 @pytest.mark.promise("application-2")

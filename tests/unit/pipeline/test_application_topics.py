@@ -63,28 +63,6 @@ def test_the_broker_says_what_becomes_of_the_log(tmp_path: Path, body: str, gene
     )
 
 
-@pytest.mark.promise("pipeline-14")
-def test_the_broker_makes_all_logs_again_that_are_missing(tmp_path: Path) -> None:
-    places = Places(tmp_path / "data")
-    with broker(places, "200 OK", '{"logs": ["b", "a"]}') as asked:
-        assert BrokerSessions(places).restore_missing() == ("b", "a")
-    assert asked[0].startswith(b"POST /api/v1/application-logs/restore-missing ")
-
-
-@pytest.mark.promise("pipeline-14")
-def test_the_broker_says_which_logs_it_has_made_since_it_was_asked_before(tmp_path: Path) -> None:
-    places = Places(tmp_path / "data")
-    answers = ('{"number": 70, "logs": ["old"]}', '{"number": 72, "logs": ["b", "a"]}')
-    with broker(places, "200 OK", *answers) as asked:
-        sessions = BrokerSessions(places)
-        assert sessions.lately() == (), "what was there before is none of a producer's that begins now"
-        assert sessions.lately() == ("b", "a")
-    assert [one.split(b" HTTP")[0] for one in asked] == [
-        b"GET /api/v1/application-logs/late?since=0",
-        b"GET /api/v1/application-logs/late?since=70",
-    ]
-
-
 @pytest.mark.parametrize(
     ("status", "body", "told"),
     [
@@ -129,10 +107,17 @@ def test_brokers_that_share_a_place_for_checkpoints_do_not_remove_one_another_s(
 
     monkeypatch.setattr("embermq.pipeline.jobs.kafka_dispatch.fresh_checkpoint", fresh_checkpoint)
     spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(setLocalProperty=lambda *_: None))
-    nobody: Any = SimpleNamespace(lately=tuple)
+    nobody: Any = SimpleNamespace()
     for prefix, folder in (("a", "hdfs://h/c/"), ("b", "hdfs://h/c"), ("a", "")):
         kafka = KafkaLog(bootstrap="h:9092", prefix=prefix)
-        positions: Any = SimpleNamespace(kafka=kafka, bounds=dict, progress=dict, topics=set, log_id=str)
+        positions: Any = SimpleNamespace(
+            kafka=kafka,
+            bounds=dict,
+            progress=dict,
+            topics=set,
+            record_limits=lambda topics: dict.fromkeys(topics, 1),
+            raise_record_limits=dict,
+        )
         settings = DriverSettings(checkpoints_dir=folder)
         job = KafkaDispatch(JobSetup(settings, Places(tmp_path), KafkaSide(positions, nobody)))
         with pytest.raises(KafkaLogError, match="seen"):

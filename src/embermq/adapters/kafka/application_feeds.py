@@ -119,7 +119,7 @@ def feed_entry(message: Message, offset: int) -> FeedEntry:
         found = decode_kafka_record(key, value, message.headers())  # type: ignore[arg-type]
     except RecordError as error:
         return FeedEntry(offset, size, None, None, str(error))
-    return FeedEntry(offset, size, found.source, found.record, is_moved=found.is_moved)
+    return FeedEntry(offset, size, found.source, found.record)
 
 
 def hand_over(found: list[Found]) -> None:

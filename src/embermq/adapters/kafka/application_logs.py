@@ -6,7 +6,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
-from itertools import takewhile
 from threading import Event, Lock, Thread
 from typing import TypeVar
 
@@ -16,7 +15,7 @@ from msgspec import Struct
 from embermq.adapters.kafka.application_topics import ApplicationTopics
 from embermq.adapters.kafka.client import LOG, Failures, Post, error_of, told
 from embermq.formats.application_logs import ApplicationLogNames, NoApplicationLog
-from embermq.ports.application_logs import ApplicationLogs, FoundLog, LateLogs, LogSize, Place
+from embermq.ports.application_logs import ApplicationLogs, FoundLog, LogSize, Place
 from embermq.ports.errors import StoreError, StoreFull, StoreUnavailable
 
 RETRY_S = 0.25
@@ -26,8 +25,6 @@ DELETE_AGAIN_S = 30.0
 """After a log could not be deleted. A server may show it for long, and meanwhile nobody is let in by this thread."""
 ENSURED_MAX = 10_000
 """Logs that may wait to be made or found."""
-LATELY_MAX = 10_000
-"""Logs that are remembered as made or found lately."""
 CALLS_MAX = 1_000
 """Other questions that may wait."""
 CLOSE_S = 1.0
@@ -84,9 +81,6 @@ class KafkaApplicationLogs(ApplicationLogs):
         self._ended: dict[str, _Ended] = {}
         self._doomed: dict[str, list[str]] = {}
         """Logs that are to be deleted whoever reads them, by the question that says so."""
-        self._lately: dict[str, int] = {}
-        """The newest last."""
-        self._late_number = time.time_ns() // 1_000  # behind those of the life before
         self._calls: deque[Callable[[], None]] = deque()
         self._work = Event()
         self._closing = False
@@ -134,11 +128,6 @@ class KafkaApplicationLogs(ApplicationLogs):
             else:
                 self._ensured[log] = _Ensured(partitions, [(deadline_s, then)])
         self._work.set()
-
-    def lately(self, since: int) -> LateLogs:
-        with self._lock:
-            newest_first = takewhile(lambda one: one[1] > since, reversed(self._lately.items()))
-            return LateLogs(self._late_number, tuple(log for log, _ in newest_first))
 
     def listed(self, then: Callable[[Collection[str] | StoreError], None]) -> None:
         self._ask(self._topics.names, then)
@@ -224,8 +213,6 @@ class KafkaApplicationLogs(ApplicationLogs):
         with self._lock:
             for log, answer in found.items():
                 one = self._ensured[log]
-                if isinstance(answer, FoundLog):
-                    self._note(log)
                 if one.partitions != wanted[log]:
                     continue  # asked for anew, otherwise
                 patient = [who for who in one.waiting if now_s < who[0]]
@@ -239,14 +226,6 @@ class KafkaApplicationLogs(ApplicationLogs):
                     self._post(partial(_answer_all, [then for _, then in answered], answer))
             problems = [str(found[log]) for log in self._ensured if log in found]
         self._failing = problems[0] if problems else ""
-
-    def _note(self, log: str) -> None:
-        """It is there, and somebody wants it; under the lock."""
-        self._late_number += 1
-        self._lately.pop(log, None)
-        self._lately[log] = self._late_number
-        if len(self._lately) > LATELY_MAX:
-            del self._lately[next(iter(self._lately))]
 
     def _delete_ended(self) -> None:
         now_s, passed = time.monotonic(), self._dispatched()
@@ -278,7 +257,6 @@ class KafkaApplicationLogs(ApplicationLogs):
 
     def _delete(self, logs: list[str]) -> str:
         """Why it did not work, or not for all; "" when they are gone."""
-        self._forget(logs)
         try:
             self._topics.delete(logs)
         except StoreError as error:
@@ -296,14 +274,7 @@ class KafkaApplicationLogs(ApplicationLogs):
             for log in wanted:
                 del self._doomed[log]
                 self._ended.pop(log, None)
-        self._forget(wanted)
         self._topics.delete(wanted)
-
-    def _forget(self, logs: list[str]) -> None:
-        """Nobody is to miss them."""
-        with self._lock:
-            for log in logs:
-                self._lately.pop(log, None)
 
     def _answer(self, question: Callable[[], Answer], then: Callable[[Answer | StoreError], None]) -> None:
         answer: Answer | StoreError

@@ -139,7 +139,7 @@ class FedLane(LogLane):
         freed = 0
         for entry in entries:
             packed = self._packed(entry)
-            if packed is not None and self.is_due(packed, is_moved=entry.is_moved):
+            if packed is not None and self.is_due(packed):
                 self.waiting.append(packed)
             else:
                 freed += entry.size
@@ -147,11 +147,10 @@ class FedLane(LogLane):
         self.follow()
         return freed
 
-    def is_due(self, entry: PackEntry, *, is_moved: bool) -> bool:
+    def is_due(self, entry: PackEntry) -> bool:
         """Whether the client is to get it; False for a repeat, and for what was settled before. Asked once of each
         entry, in the order of the log."""
-        take = self.positions.take_moved if is_moved else self.positions.take
-        return take(entry.offset, entry.source) and entry.offset >= self.resumed_to
+        return self.positions.take(entry.offset, entry.source) and entry.offset >= self.resumed_to
 
     def _packed(self, entry: FeedEntry) -> PackEntry | None:
         """None for what is not for this session, as an earlier life's record, and for what cannot be read."""

@@ -124,7 +124,6 @@ class FencedReader(FedReader):
         "_is_new",
         "_marks",
         "_marks_of",
-        "_moved",
         "_nothing_below",
         "_tick",
         "changed",
@@ -144,8 +143,6 @@ class FencedReader(FedReader):
         self.fence.early = {source: _before(source, mark) for source, mark in self._marks.items()}
         self.changed = len(self._marks) < len(place.early)
         """What is to be stored, and has not been asked for."""
-        self._moved: set[int] = set()
-        """Offsets of what waits and stood in another partition."""
         self._first = 0
         """Nothing of its log stands before it any more."""
         self._is_new = standing.is_new
@@ -181,9 +178,6 @@ class FencedReader(FedReader):
                 freed += entry.size
                 continue
             self.waiting.append(packed)
-            if entry.is_moved:
-                self._moved.add(entry.offset)
-                self.is_counted = False  # it may be sent again
         self.read_to = entries[-1].offset + 1
         return freed
 
@@ -204,7 +198,6 @@ class FencedReader(FedReader):
             self.waiting.popleft()
             freed += entry.size
             self.positions.skip(entry.offset)
-            self._moved.discard(entry.offset)
             if way is Way.BIND:
                 delivery = self._take_early(entry.source)
                 delivery.offset = entry.offset
@@ -218,7 +211,7 @@ class FencedReader(FedReader):
         way = self.fence.judge(source)
         if way is Way.BIND:
             return Way.SEND if self._is_reserved(self.fence.early[source]) else way
-        if way is Way.SEND and entry.offset not in self._moved and self.positions.has(source):
+        if way is Way.SEND and self.positions.has(source):
             return Way.REPEAT
         return way
 
@@ -274,8 +267,7 @@ class FencedReader(FedReader):
         while waiting and len(pack) < room and size < bytes_max and self._way(waiting[0]) is Way.SEND:
             entry = waiting.popleft()
             size += entry.size
-            is_due = self.is_due(entry, is_moved=entry.offset in self._moved)
-            self._moved.discard(entry.offset)
+            is_due = self.is_due(entry)
             if is_due or entry.source in self.fence.early:
                 pack.append(entry)
         tail = self.tail

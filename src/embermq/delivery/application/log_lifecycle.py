@@ -9,7 +9,7 @@ from functools import partial
 from msgspec import Struct
 
 from embermq.formats.application_logs import ApplicationLogNames
-from embermq.ports.application_logs import ApplicationLogs, FoundLog, LateLogs, LogSize
+from embermq.ports.application_logs import ApplicationLogs, FoundLog, LogSize
 from embermq.ports.errors import StoreError
 from embermq.sessions.application_sessions import ApplicationSessions
 from embermq.sessions.session import Session
@@ -186,42 +186,32 @@ class LogLifecycle(ApplicationSessions):
 
     def restore(self, log: str, then: Callable[[int | StoreError | None], None]) -> None:
         """The pipeline has a record for a log that is not there. `then` gets None when it is there again; otherwise the
-        newest generation there has been: nobody with a generation up to it will ever read this log."""
-        wanted = self._wanted(log)
-        if wanted is None and log in self._leaving:
-            wanted = WantedLog(PARTITIONS)
-        if wanted is None:
+        newest generation there has been: nobody with a generation up to it will ever read this log. Where one log is
+        missing others may be: all that are wanted are made again together."""
+        if self._wanted(log) is None and log not in self._leaving:
             then(self._state.generation_next - 1)
         else:
-            self._logs.ensure(log, wanted.partitions, partial(self._restored, log, wanted, then))
+            self._logs.listed(partial(self._restore, log, then))
 
-    def restore_missing(self, then: Callable[[list[str] | StoreError], None]) -> None:
-        """The pipeline has found one log missing, and others may be: all that are wanted are made again together.
-        `then` gets the names of those that are there again."""
-        self._logs.listed(partial(self._restore_missing, then))
-
-    def _restore_missing(
-        self, then: Callable[[list[str] | StoreError], None], there: Collection[str] | StoreError
+    def _restore(
+        self,
+        log: str,
+        then: Callable[[int | StoreError | None], None],
+        there: Collection[str] | StoreError,
     ) -> None:
         if isinstance(there, StoreError):
             then(there)
             return
-        known = set(there)
-        missing = {log: one for log, one in self.wanted().items() if log not in known}
-        made: list[str] = []
-        left = set(missing)
-
-        def answered(log: str, problem: int | StoreError | None) -> None:
-            left.discard(log)
-            if problem is None:
-                made.append(log)
-            if not left:
-                then(made)
-
-        if not missing:
-            then(made)
-        for log, one in missing.items():
-            self._logs.ensure(log, one.partitions, partial(self._restored, log, one, partial(answered, log)))
+        wanted = self.wanted()
+        if log in self._leaving:
+            wanted.setdefault(log, WantedLog(PARTITIONS))
+        known = set(there) - {log}
+        missing = {name: one for name, one in wanted.items() if name not in known}
+        for name, one in missing.items():
+            answer = then if name == log else _nobody_asks
+            self._logs.ensure(name, one.partitions, partial(self._restored, name, one, answer))
+        if log not in missing:  # its session has ended meanwhile
+            then(self._state.generation_next - 1)
 
     def _restored(
         self,
@@ -239,11 +229,6 @@ class LogLifecycle(ApplicationSessions):
         elif self._state.shared_logs is not None:
             self._state.shared_logs.restored(log, found.identity)
         then(None)
-
-    def lately(self, since: int) -> LateLogs:
-        """For the pipeline, which looks every now and then which logs there are: those that may have come and gone
-        between two looks."""
-        return self._logs.lately(since)
 
     def overview(self, then: Callable[[list[LogOverview] | StoreError], None]) -> None:
         """Every log there is, in the order of their names."""
@@ -308,6 +293,10 @@ class LogLifecycle(ApplicationSessions):
             if self._names.is_application_log(log) and log not in wanted and log not in self._leaving
         ]
         self._logs.delete(unread, lambda problem: then(unread if problem is None else problem))
+
+
+def _nobody_asks(_answer: int | StoreError | None) -> None:
+    return
 
 
 def _nobody_reads(_session: Session, _identity: str) -> None:

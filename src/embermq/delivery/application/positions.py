@@ -134,8 +134,6 @@ class Positions:
         self._segments: list[_Segment] = []
         self._floors = stored.floors
         """Of the sources that have one, in order."""
-        self._moved = OffsetRanges()
-        """Positions of records that were moved here, below a floor."""
         self._reports: list[tuple[dict[int, int], int]] = []
         """Reported positions and the log's end asked for afterwards: the one that is next to be reached, and the
         newest."""
@@ -161,15 +159,6 @@ class Positions:
         if offset > segment.greatest.get(partition, -1):
             segment.greatest[partition] = offset
         return self._is_due(at)
-
-    def take_moved(self, at: int, position: int) -> bool:
-        """The same of a record that stood in another partition of the log: it may be below a floor, which has risen
-        without it. It holds back no base: after a crash it may be delivered again, and is not lost."""
-        source = self._sources.get(partition_of(position))
-        if source is None or offset_of(position) >= source.floor:
-            return self.take(at, position)
-        self._next = at + 1
-        return self._moved.add(position) and self._is_due(at)
 
     def _is_due(self, at: int) -> bool:
         """Whether what is no repeat was not settled before the reader began."""

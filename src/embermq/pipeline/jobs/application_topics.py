@@ -1,9 +1,7 @@
-"""Who knows which application logs there have to be: asked about one that is not there and that a record is for, and
-about those that may have come and gone unseen."""
+"""Who knows which application logs there have to be: asked about one that is not there and that a record is for."""
 
 import http.client
-from collections.abc import Collection
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 from msgspec import Struct
@@ -17,13 +15,7 @@ if TYPE_CHECKING:  # Kafka's client is not there in every installation
     from embermq.pipeline.sources.kafka_positions import KafkaPositions
 
 ANSWER_S = 20.0
-LATE_S = 2.0
-"""For what is asked at every look, and need not be known at each."""
 _RESTORE = "/api/v1/application-logs/restore"
-_RESTORE_MISSING = "/api/v1/application-logs/restore-missing"
-_LATE = "/api/v1/application-logs/late"
-
-_Answer = TypeVar("_Answer")
 _KEPT = {
     "cleanup.policy": "delete",
     "retention.ms": "-1",
@@ -37,31 +29,15 @@ class SessionTopics(Protocol):
     """Answered by whoever knows the sessions. May raise KafkaLogError; then it is asked again."""
 
     def restore(self, topic: str) -> int | None:
-        """Make the log again when a session still wants it, and return None.
+        """Make the log again when a session still wants it, with all others that are missing, and return None.
 
         Otherwise the newest session generation there has been: what is stamped for that log and a generation up to
         it is rejected, since nobody will ever read it; a later one is of a new session, whose log is made for it.
         """
 
-    def restore_missing(self) -> Collection[str]:
-        """Make every log again that is wanted and not there, all together; which they were."""
-
-    def lately(self) -> Collection[str]:
-        """Logs that were made or found since the question before, and that have not been deleted with their session.
-        The first question gets none."""
-
 
 class _RestoredAnswer(Struct, frozen=True):
     generation: int | None
-
-
-class _RestoredLogsAnswer(Struct, frozen=True):
-    logs: tuple[str, ...]
-
-
-class _Late(Struct, frozen=True):
-    number: int
-    logs: tuple[str, ...]
 
 
 class BrokerSessions:
@@ -70,51 +46,20 @@ class BrokerSessions:
     def __init__(self, places: Places, timeout_s: float = ANSWER_S) -> None:
         self._socket = places.control
         self._timeout_s = timeout_s
-        self._since: int | None = None
 
     def restore(self, topic: str) -> int | None:
+        refusal = f"{self._socket}: the broker does not restore {topic}"
         body = msgspec.json.encode({"topic": topic})
-        refusal = f"does not restore {topic}"
-        found = self._asked("POST", _RESTORE, refusal, _RestoredAnswer, body, timeout_s=self._timeout_s)
-        return found.generation
-
-    def restore_missing(self) -> Collection[str]:
-        refusal = "does not restore what is missing"
-        found = self._asked(
-            "POST", _RESTORE_MISSING, refusal, _RestoredLogsAnswer, b"{}", timeout_s=self._timeout_s
-        )
-        return found.logs
-
-    def lately(self) -> Collection[str]:
-        since = self._since
-        path, refusal = f"{_LATE}?since={since or 0}", "does not say which logs are new"
-        found = self._asked("GET", path, refusal, _Late, timeout_s=min(LATE_S, self._timeout_s))
-        self._since = found.number
-        return () if since is None else found.logs
-
-    def _asked(
-        self,
-        method: str,
-        path: str,
-        refusal: str,
-        kind: type[_Answer],
-        body: bytes | None = None,
-        *,
-        timeout_s: float,
-    ) -> _Answer:
-        """`refusal` is what is told of an answer that is none."""
         try:
-            status, told = asked(self._socket, method, path, body, timeout_s)
+            status, told = asked(self._socket, "POST", _RESTORE, body, self._timeout_s)
         except (OSError, http.client.HTTPException) as error:
-            raise KafkaLogError(f"{self._socket}: the broker {refusal}: {error}") from error
+            raise KafkaLogError(f"{refusal}: {error}") from error
         if status != http.HTTPStatus.OK:
-            raise KafkaLogError(
-                f"{self._socket}: the broker {refusal}: {status} {told.decode(errors='replace')}"
-            )
+            raise KafkaLogError(f"{refusal}: {status} {told.decode(errors='replace')}")
         try:
-            return msgspec.json.decode(told, type=kind)
+            return msgspec.json.decode(told, type=_RestoredAnswer).generation
         except msgspec.DecodeError as error:
-            raise KafkaLogError(f"{self._socket}: the broker {refusal}: {error}") from error
+            raise KafkaLogError(f"{refusal}: {error}") from error
 
 
 class LogsMadeHere:
@@ -132,10 +77,3 @@ class LogsMadeHere:
         )
         self._positions.ensure_topic(topic, kafka.shared_partitions if is_shared else 1, settings)
         return None
-
-    def restore_missing(self) -> Collection[str]:
-        """Which others are wanted is not known here."""
-        return ()
-
-    def lately(self) -> Collection[str]:
-        return ()

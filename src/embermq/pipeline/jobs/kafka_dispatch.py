@@ -21,9 +21,6 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from embermq.pipeline.errors import KafkaLogError, PipelineError
 from embermq.pipeline.jobs.kafka_watch import (
     REFUSED,
-    SHOWN,
-    Carrying,
-    Leaders,
     RecordLimits,
     Standstill,
     fresh_checkpoint,
@@ -60,16 +57,12 @@ anew, with another producer."""
 
 _LOOK_S = 0.1
 """Between two looks for task slots."""
-LOGS_S = 2.0
-"""Between two looks which application logs are there."""
 RESTORED_S = 60.0
 """So long what the query dies of may be that a log was missing which is there again."""
 PROGRESS_S = 10.0
 """Between two looks whether anything gets done."""
 
 _HELD_UP = "what is on its way into an application log is held up"
-_ANEW = "dispatch begins anew: a topic takes other records now than it knows"
-_LEADERS = "dispatch begins anew"
 _MISSING = re.compile(r"Topic (\S+) not present in metadata")
 
 log = logging.getLogger(__name__)
@@ -98,13 +91,10 @@ class KafkaDispatch(QueryJob):
         self._query: StreamingQuery | None = None
         self._gone: dict[str, tuple[int, Positions]] = {}
         self._there: set[str] = set()
-        self._restored_s: dict[str, float] = {}
-        """When a log was made again, by the clock of this process."""
-        self._look_s = 0.0
+        self._restored_s = -RESTORED_S
+        """When logs were made again, by the clock of this process."""
         self._runs = 0
         self._standstill = Standstill()
-        self._leaders = Leaders()
-        self._carrying = Carrying()
         self._ends: Positions = {}
         """Of the newest batch of this run that was seen."""
         self._at: Positions = {}
@@ -118,10 +108,8 @@ class KafkaDispatch(QueryJob):
         return cls(setup)
 
     def publish(self, positions: Mapping[int, int]) -> None:
-        """The newest that a run has reached; what some log still lacks is not told of."""
-        self._carrying.reached(positions)
-        complete = self._carrying.complete()
-        if fresh := {number: at for number, at in complete.items() if self.done.get(number) != at}:
+        """Tell of what is new in how far the run has come."""
+        if fresh := {number: at for number, at in positions.items() if self.done.get(number) != at}:
             self.kafka.positions.publish(self.name, fresh)
             self.done |= fresh
 
@@ -136,9 +124,8 @@ class KafkaDispatch(QueryJob):
         if is_owed:
             self.missing += sum(max(0, at - done.get(number, at)) for number, at in found.items())
         self._is_owed = True  # somebody is there from now on, also when this query begins anew
-        begin = self._carrying.begin(found, log.log_id())
-        self._at = dict(begin)
-        return begin
+        self._at = dict(found)
+        return found
 
     def _source(self, spark: SparkSession, begin: Positions) -> DataFrame:
         kafka = self.kafka.positions.kafka
@@ -164,26 +151,17 @@ class KafkaDispatch(QueryJob):
         self.kafka.positions.ensure_topic(kafka.rejected_topic, settings=REJECTED_SETTINGS)
         self._forget_passed()
         gone = {topic: generation for topic, (generation, _) in self._gone.items()}
-        narrow = self._limits.begin()
-        rows = dispatched(
-            records,
-            kafka.application_prefix,
-            kafka.rejected_topic,
-            gone,
-            narrow,
-            carried=self._carrying.carried(),
-        )
-        options = self._producer_options(min(narrow.values(), default=BATCH_BYTES))
-        writer = rows.writeStream.format("kafka").options(**options).outputMode("update")
+        rows = dispatched(records, kafka.application_prefix, kafka.rejected_topic, gone)
+        writer = rows.writeStream.format("kafka").options(**self._producer_options()).outputMode("update")
         if self.mode == "realtime":
             self._check_slots(spark)
             options = {"realTime": f"{self._batch_s} seconds"}
             return writer.trigger(**options)
         return writer.trigger(processingTime=f"{self.settings.dispatch_trigger_ms} milliseconds")
 
-    def _producer_options(self, taken_bytes: int) -> dict[str, str]:
+    def _producer_options(self) -> dict[str, str]:
         """In each partition records go one after the other, and none is left out: so what one run has sent and what the
-        next one repeats is in order together, too. `taken_bytes`: each topic takes a batch of so many."""
+        next one repeats is in order together, too."""
         kafka, settings = self.kafka.positions.kafka, self.settings
         own = {
             # Producers are kept by their options: each run has its own, and waits for nothing that another one holds.
@@ -197,8 +175,7 @@ class KafkaDispatch(QueryJob):
             "max.block.ms": str(settings.target_wait_ms),
             "metadata.max.idle.ms": str(METADATA_IDLE_MS),
             "linger.ms": str(LINGER_MS),
-            # A larger one that a topic refuses would be divided into batches of this size again, without end.
-            "batch.size": str(min(BATCH_BYTES, taken_bytes)),
+            "batch.size": str(BATCH_BYTES),
             "max.request.size": str(REQUEST_BYTES_MAX),
             "buffer.memory": str(max(settings.producer_bytes_max, kafka.record_bytes_max + BATCH_BYTES)),
         }
@@ -208,11 +185,19 @@ class KafkaDispatch(QueryJob):
         self._runs += 1
         self._standstill.begin()
         self._ends = {}
-        self._look_after_logs()
+        self._widen()
         begin = self._begin()
         self.publish(begin)
         self._query = self._started(spark, begin)
         return self._query
+
+    def _widen(self) -> None:
+        """Logs of a time when packets could be smaller take what they have to from now on: once one has refused a
+        record, it has what comes behind that."""
+        try:
+            self._limits.heal(self._application_logs())
+        except KafkaLogError as error:
+            log.warning("whether application logs take the largest record is not known: %s", error)
 
     def _started(self, spark: SparkSession, begin: Positions) -> StreamingQuery:
         spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.name)
@@ -227,23 +212,16 @@ class KafkaDispatch(QueryJob):
         has_done = found is not None and found[0] != self._ends
         if found is not None and found[1]:
             self._busy_s = time.monotonic()
-        # Before it says so: a log that has got something and is deleted then is known to have been there.
-        looks = has_done or time.monotonic() >= self._look_s
-        if looks:
-            self._look_after_logs()
-            self._look_at_progress()
+        self._look_at_progress()
         if found is not None and has_done:
             ends, records, duration_ms = found
             self._ends = ends
             self._at |= ends
             self._standstill.went_on()
-            self._leaders.went_on()
             self.publish(ends)
             self.last_batch = LastBatch(records, duration_ms, time.time_ns() // 1_000_000)
             self._records += records
             self.totals = {**self.totals, "records": self._records}
-        if looks and self._limits.have_changed():
-            raise PipelineError(_ANEW)
 
     def begins_anew(self) -> bool:
         """Whether batches get another length. What the batch that is ended has carried comes again; readers know it."""
@@ -252,78 +230,45 @@ class KafkaDispatch(QueryJob):
         self._batch_s = settings.rest_batch_s if has_rest else settings.realtime_batch_s
         return self.mode == "realtime" and self._batch_s != before
 
-    def _look_after_logs(self) -> None:
-        """A log that was there and is not: what a producer holds for it waits, and the end of the batch with it. Made
-        again it takes that; one that nobody wants any more stays away."""
-        self._look_s = time.monotonic() + LOGS_S
-        # Asked for before the list: what is made after it may be in that, and is not missing.
-        self._there |= self._lately()
-        try:
-            there = self._application_logs()
-            missing = self._there - there
-            if len(missing) > 1:
-                missing -= self._restore_missing()
-            for topic in missing:
-                if self.kafka.topics.restore(topic) is None:
-                    self._restored(topic)
-            self._there = there
-        except KafkaLogError as error:
-            log.warning("which application logs are there: %s", error)
-            return
-        self._limits.look_at_new(there)
-
-    def _lately(self) -> set[str]:
-        """Logs that no look may have seen."""
-        try:
-            return set(self.kafka.topics.lately())
-        except KafkaLogError as error:
-            log.debug("the broker does not say which logs it has made: %s", error)
-            return set()
-
-    def _restore_missing(self) -> set[str]:
-        """Where one log is gone others may be, and each would hold up a run of its own."""
-        try:
-            restored = set(self.kafka.topics.restore_missing())
-        except KafkaLogError as error:
-            log.info("whether other application logs are missing is not known: %s", error)
-            return set()
-        self._restored(*restored)
-        return restored
-
-    def _restored(self, *topics: str) -> None:
-        now_s = time.monotonic()
-        self._restored_s = {
-            one: at_s for one, at_s in self._restored_s.items() if now_s - at_s < RESTORED_S
-        } | dict.fromkeys(topics, now_s)
-        for topic in topics:
-            log.warning("the application log %s was missing and is there again", topic)
-
     def _look_at_progress(self) -> None:
         """A producer never gives up. What it holds for a log that is gone, or cannot send for whatever reason, the next
-        run rejects, or carries."""
+        run sends or rejects."""
         now_s = time.monotonic()
         if now_s < self._standstill.look_s:
             return
         try:
-            without_leader = self.kafka.positions.without_leader(
-                self.kafka.positions.kafka.application_prefix
-            )
+            self._look_for_missing()
             bounds = self.kafka.positions.bounds()
-        except KafkaLogError:
+        except KafkaLogError as error:
+            log.warning("whether dispatch goes on is not known: %s", error)
             self._standstill.begin()
-            self._leaders.begin()
             return
         finally:
             self._standstill.look_s = now_s + PROGRESS_S
         self._count_rejected()
         waiting = behind(bounds, self._at)
         batch_s = self._batch_s if self.mode == "realtime" else 0
-        self._look_at_leaders(now_s, without_leader, waiting, batch_s)
         if held_s := self._standstill.too_long_s(now_s, waiting, batch_s, HELD_UP_S):
             raise PipelineError(
                 f"nothing of {self.kafka.positions.kafka.log_topic} got done in {held_s:.0f} s beyond {waiting}, "
-                f"although there is more: {_HELD_UP}"
+                f"although there is more: {_HELD_UP}{self._without_leader()}"
             )
+
+    def _look_for_missing(self) -> None:
+        """A log that was there and is not: what a producer holds for it waits, and the end of the batch with it. Made
+        again it takes that; one that nobody wants any more stays away."""
+        there = self._application_logs()
+        for topic in self._there - there:
+            self._restore(topic)
+        self._there = there
+
+    def _without_leader(self) -> str:
+        """What nobody but who runs Kafka can mend."""
+        positions = self.kafka.positions
+        with suppress(KafkaLogError):
+            if found := positions.without_leader(positions.kafka.application_prefix):
+                return f"; without a leader in Kafka: {told_of(found)}, whose server has to come back"
+        return ""
 
     def _count_rejected(self) -> None:
         """As many as the topic for them has had."""
@@ -331,48 +276,39 @@ class KafkaDispatch(QueryJob):
             kept = self.kafka.positions.bounds(self.kafka.positions.kafka.rejected_topic)
             self.totals = {**self.totals, "rejected": sum(one.end for one in kept.values())}
 
-    def _look_at_leaders(
-        self, now_s: float, without: Mapping[str, int], waiting: Mapping[int, int], batch_s: float
-    ) -> None:
-        """A log without a leader is left out by the next run when it holds up this one, and carried to again when it
-        has one."""
-        left_out = self._carrying.left_out
-        if back := left_out - without.keys():
-            self._carrying.leave_out(left_out - back)
-            raise PipelineError(f"{_LEADERS} for {', '.join(sorted(back)[:SHOWN])}: it can be written again")
-        if held := set(self._leaders.to_leave_out(now_s, without, waiting, batch_s)) - left_out:
-            self._carrying.leave_out(left_out | held)
-            raise PipelineError(
-                f"{_LEADERS} without application logs that have no leader in Kafka, {told_of(without)}: what is for "
-                "them waits, the others are served. The server with their copy has to come back"
-            )
-
     def _application_logs(self) -> set[str]:
         prefix = self.kafka.positions.kafka.application_prefix
         return {topic for topic in self.kafka.positions.topics() if topic.startswith(prefix)}
 
     def heal(self, reason: str) -> bool:
         """A record for an application log that is not there ends the query: have the log made, or reject the record. So
-        does one that is too large for its log: have the log take it, or reject the record."""
+        does one that is too large for its log: have the log take it."""
         topic = missing_log(reason, self.kafka.positions.kafka.application_prefix)
         if topic is not None:
             return self._heal_missing(topic)
         if REFUSED in reason or _HELD_UP in reason:
             return self._limits.heal(self._application_logs())
-        return _LEADERS in reason
+        if without_leader := self._without_leader():  # what cannot be sent has filled the memory for it
+            log.error("dispatch waits%s", without_leader)
+        return False
 
     def _heal_missing(self, topic: str) -> bool:
         if topic in self.kafka.positions.topics():
-            return time.monotonic() - self._restored_s.get(topic, -RESTORED_S) < RESTORED_S
-        generation = self.kafka.topics.restore(topic)
-        if generation is None:
-            self._restored(topic)
-        else:
+            return time.monotonic() - self._restored_s < RESTORED_S
+        generation = self._restore(topic)
+        if generation is not None:
             ends = {number: found.end for number, found in self.kafka.positions.bounds().items()}
             self._gone[topic] = generation, ends
             log.warning("the application log %s is gone: what is still for it is rejected", topic)
-        self._restore_missing()
         return True
+
+    def _restore(self, topic: str) -> int | None:
+        """See `SessionTopics`. Where one log is gone others may be, and are made again with it."""
+        generation = self.kafka.topics.restore(topic)
+        if generation is None:
+            self._restored_s = time.monotonic()
+            log.warning("the application log %s was missing and is there again", topic)
+        return generation
 
     def _forget_passed(self) -> None:
         """Stamping stops before a log goes: past the end that the log had then there is nothing for it."""
