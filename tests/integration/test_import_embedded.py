@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import sqlite3
 import subprocess
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 
 import pytest
-import redis
 from tests.support.broker_process import BrokerProcess
 from tests.support.forked_program import run_program
 from tests.support.grown_broker import SETTINGS, Clients
@@ -27,13 +26,6 @@ from embermq.pipeline.sinks.sink_file import SinkFile
 
 TIMEOUT_S = 300
 ARCHIVED = 3
-OTHERS = (
-    "slot-1:s:ol:{pump}",
-    "slot-1:{pump}_messages",
-    "slot-1:embermq:log",
-    "{cart}_messages",
-    "basket:{pump}",
-)
 """Keys of another slot, and of another program."""
 
 
@@ -109,25 +101,6 @@ def test_clients_of_every_kind_go_on_where_they_were(
     old.close()
     with grown, KafkaDispatcher(kafka, str(servers["kafka.prefix"])):
         run(clients.after(grown))
-    gives_up(grown, [redis_server], redis_server)
-
-
-def gives_up(grown: BrokerProcess, masters: list[RedisServer], schema: RedisServer) -> None:
-    """All that clients of every kind have in Redis goes, and nothing else; of a broker in use nothing goes."""
-    refused = imports(grown.data_dir, grown, "--give-up")
-    assert refused.returncode == 1
-    assert "has no import that was broken off" in refused.stderr
-    schema.ask("DEL", "embermq:schema")
-    for master in masters:
-        with suppress(redis.ResponseError):  # another master has its slot
-            master.ask("SET", "embermq:import", "{}")
-        for key in OTHERS:
-            with suppress(redis.ResponseError):
-                master.ask("SET", key, "else")
-    given_up = imports(grown.data_dir, grown, "--give-up")
-    assert given_up.returncode == 0, given_up.stderr
-    left = {key.decode() for master in masters for key in master.ask("KEYS", "*")}
-    assert left == set(OTHERS)
 
 
 @pytest.mark.in_faults
@@ -155,7 +128,6 @@ def test_they_go_on_in_a_redis_cluster_with_accounts_in_sql(
     assert "ann" in listed.stdout, listed.stderr
     with grown, KafkaDispatcher(kafka, str(servers["kafka.prefix"])):
         run(clients.after(grown))
-    gives_up(grown, redis_cluster.masters(), redis_cluster.master_of("embermq:schema"))
     postgres.drop(url)
 
 

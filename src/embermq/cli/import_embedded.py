@@ -28,12 +28,6 @@ def command(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check and count; write nothing to the servers.")
     ] = False,
-    given_up: Annotated[
-        bool,
-        typer.Option(
-            "--give-up", help="Delete from Redis what an import that was broken off has stored there."
-        ),
-    ] = False,
 ) -> Told:
     """Move an embedded broker to Kafka and Redis.
 
@@ -42,12 +36,8 @@ def command(
     on when it is run again.
     """
     from embermq.cli.message_bar import MessageBar
-    from embermq.tools.embedded_import.job import give_up_import, import_embedded
+    from embermq.tools.embedded_import.job import import_embedded
 
-    if given_up:
-        keys = give_up_import(source, settings)
-        rest = f"topics that begin with {settings.kafka.prefix!r}, and {settings.data_dir}, may be deleted"
-        return Told({"keys": keys}, [f"{settings.stores.shown().session}: {keys} keys deleted; {rest}"])
     with MessageBar("imported") as bar:
         found = import_embedded(source, settings, left=leave or (), dry_run=dry_run, progress=bar.show)
     there = found.there

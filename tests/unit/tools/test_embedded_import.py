@@ -16,8 +16,8 @@ from embermq.adapters.sqlite.users import SqliteUsers
 from embermq.app.config import Settings
 from embermq.app.data_lock import held_data_dir
 from embermq.app.embedded import open_embedded
-from embermq.app.errors import StartError, UserError
-from embermq.app.places_noted import check_profile, note_places, noted_places
+from embermq.app.errors import UserError
+from embermq.app.places_noted import note_places
 from embermq.formats.log_record import Stamp, decode_record, encode_record, encode_stamps, is_addressed
 from embermq.model.application_positions import UNCOUNTED, EarlyMark, ReaderPosition, StoredPositions
 from embermq.model.client_type import ClientType
@@ -32,7 +32,7 @@ from embermq.ports.tick_store import Receipt
 from embermq.ports.users import User
 from embermq.tools.embedded_import import archive, servers
 from embermq.tools.embedded_import import source as source_module
-from embermq.tools.embedded_import.job import _Import, give_up_import
+from embermq.tools.embedded_import.job import _Import
 from embermq.tools.embedded_import.source import Counts, EmbeddedSource, embedded_settings, repair
 from embermq.tools.embedded_import.writes import Owed, OwedRecord, ReaderPlaces, shared_groups, ticks_of
 
@@ -334,33 +334,6 @@ def test_accounts_and_files_come_when_all_else_was_compared_and_before_a_broker_
     assert found.counts["accounts"] == 1
     assert found.kept == ("bans.json",)
     assert state.seen == {"count": set(), "finish": {"places.json", "users.db", "api-tokens.json"}}
-
-
-@pytest.mark.parametrize("begun", [servers.ImportNote(1, 1), None])
-def test_the_old_broker_starts_when_an_import_is_given_up_that_was_all_but_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: servers.ImportNote | None
-) -> None:
-    """And of one that has ended, it does not start beside the new one."""
-    old, new = tmp_path / "old", tmp_path / "new"
-    old.mkdir()
-    new.mkdir()
-    stores = replace(
-        Settings().stores, log="kafka://127.0.0.1:1", session="redis://127.0.0.1:1", static=ON_SQL
-    )
-    settings = replace(Settings(), stores=stores, data_dir=str(new))
-    asyncio.run(store(old, embedded_settings(settings, old), TickWrites()))
-    note_places(old, settings)
-    monkeypatch.setattr(servers, "begun_import", lambda _settings: begun)
-    monkeypatch.setattr(servers, "give_up", lambda _settings: 1)
-    if begun is not None:
-        with held_data_dir(old), pytest.raises(StartError, match="in use by another broker"):
-            give_up_import(old, settings)
-        assert noted_places(old).is_on_servers
-    give_up_import(old, settings)
-    assert noted_places(old).is_on_servers == (begun is None)
-    assert noted_places(old).static == ON_SQL  # where its accounts are
-    if begun is not None:
-        check_profile(old, Settings())
 
 
 def test_accounts_on_another_server_than_the_new_brokers_are_refused_by_name(

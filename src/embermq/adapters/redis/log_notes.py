@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from embermq.adapters.redis.blocking import BlockingRedis
 from embermq.adapters.redis.floor_marks import INCOMPLETE, mark_keys
@@ -33,8 +32,6 @@ PEER = "slot-"
 """How fields of `LOG_KEY` begin that say how far the log of another slot has been taken in."""
 OUR_KEYS = (SESSION_PREFIX, WILL_PREFIX, RETAINED_PREFIX, GROUP_PREFIX, QUEUE_PREFIX)
 """How keys begin without which there is nothing of ours: what else belongs to a client stands beside its session."""
-_NAMED = re.compile(r"(?:s:(?:ol|s|w|f:p|f:r|f:ri|a|d|g|u)|g:[spm]|q:[a-z]|t:r):\{.+\}", re.DOTALL)
-_OF_CLIENT = re.compile(r"(\{.+\})_(?:messages|messages_\d+|last_packet_id|positions)", re.DOTALL)
 
 
 class RedisLogNotes:
@@ -175,48 +172,11 @@ class RedisLogNotes:
         """Note that everything has been imported."""
         self._redis.command(self._import, "DEL", self._import)
 
-    def discard_import(self) -> int:
-        """Delete what an import has stored that was broken off, and no key of anybody else; returns how many keys it
-        were. May be repeated. Raises StoreError when there is none."""
-        if self.importing() is None:
-            raise self._unfit("has no import that was broken off")
-        clients: set[str] = set()
-        for master in self._redis.masters:
-            for keys in self._redis.keys(master, SESSION_PREFIX + "*"):
-                clients.update(self._name(key)[len(SESSION_PREFIX) - 1 :] for key in keys)
-
-        def is_imported(name: str) -> bool:
-            of_client = _OF_CLIENT.fullmatch(name)
-            return of_client[1] in clients if of_client else _NAMED.fullmatch(name) is not None
-
-        # What says whose the others are goes last.
-        count = self._delete(lambda name: is_imported(name) and not name.startswith(SESSION_PREFIX))
-        count += self._delete(
-            lambda name: name.startswith((SESSION_PREFIX, "embermq:")) and name != IMPORT_KEY
-        )
-        self.end_import()
-        return count + 1
-
-    def _name(self, key: bytes) -> str:
-        return key.decode(errors="replace").removeprefix(self._redis.prefix)
-
-    def _delete(self, is_wanted: Callable[[str], bool]) -> int:
-        """`is_wanted` gets keys without the prefix of our slot; those of other slots begin otherwise."""
-        count = 0
-        for master in self._redis.masters:
-            for keys in self._redis.keys(master, "*"):
-                deleted = [("UNLINK", key) for key in keys if is_wanted(self._name(key))]
-                for answer in self._redis.many(master, deleted):
-                    if isinstance(answer, Exception):
-                        raise self._redis.failure(answer) from answer
-                    count += answer
-        return count
-
     def _check_empty(self) -> None:
         if self.importing() is not None:
             raise self._unfit(
                 "an import of an embedded broker into it has not ended: run embermq import-embedded once more, or "
-                "give it up with --give-up"
+                "give it up: delete its keys (FLUSHDB, unless others are there)"
             )
         for master in self._redis.masters:
             for prefix in OUR_KEYS:

@@ -88,24 +88,6 @@ def import_embedded(
         return asyncio.run(job.run(lock, dry_run=dry_run))
 
 
-def give_up_import(source_dir: Path, settings: Settings) -> int:
-    """Delete from Redis what an import of this directory has stored there that was broken off, and let its broker start
-    as before; returns how many keys. Raises OptionError, UserError for servers that are not named, StartError for a
-    directory in use, StoreError without such an import."""
-    _check_servers(settings)
-    with held_data_dir(Path(settings.data_dir)):
-        from embermq.tools.embedded_import.servers import begun_import, give_up
-
-        noted, there = noted_places(source_dir), settings.stores.shown()
-        is_noted = (noted.log, noted.session) == (there.log, there.session)
-        # Its last step but one was done: as long as it is not given up, nobody starts on the servers either.
-        if is_noted and (source_dir / DATABASE).is_file() and begun_import(settings) is not None:
-            embedded = replace(settings.stores, log=SQLITE, session=SQLITE)
-            with held_data_dir(source_dir):
-                _note_places(source_dir, replace(settings, stores=embedded))
-        return give_up(settings)
-
-
 def _note_places(source_dir: Path, settings: Settings) -> None:
     """Where its data is from now on; its accounts are where they were. Raises StoreError."""
     static = noted_places(source_dir).static or SQLITE
@@ -317,8 +299,9 @@ class _Import:
         ]
         if differing:
             raise StoreError(
-                f"not all came over: {', '.join(differing)} are there. No broker starts on it; give it up with "
-                f"--give-up, and begin anew with another kafka.prefix and without {self._target_dir}"
+                f"not all came over: {', '.join(differing)} are there. No broker starts on it: delete its keys in "
+                "Redis (FLUSHDB, unless others are there), and begin anew with another kafka.prefix and without "
+                f"{self._target_dir}"
             )
 
     def _finish(self, state: NewState, log: NewLog) -> None:

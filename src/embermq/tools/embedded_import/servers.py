@@ -66,13 +66,6 @@ def begun_import(settings: Settings) -> ImportNote | None:
     return None if begun is None else msgspec.json.decode(begun, type=ImportNote)
 
 
-def give_up(settings: Settings) -> int:
-    """Delete what an import has stored in Redis that was broken off; returns how many keys. Raises StoreError."""
-    address = redis_address(settings.stores.session)
-    with BlockingRedis(address, settings.redis) as redis:
-        return RedisLogNotes(redis, str(address)).discard_import()
-
-
 def check_empty(settings: Settings) -> None:
     """Changes nothing. Raises StoreError for servers that are not to be had, UserError for those that are in use."""
     address = redis_address(settings.stores.session)
@@ -265,8 +258,8 @@ def another(found: ImportNote, wanted: ImportNote) -> str:
         else "it was the import of another data directory"
     )
     return (
-        f"stores.session: an import into it was broken off, and {what}: give that up with --give-up, and begin anew "
-        "with another kafka.prefix and another --data-dir"
+        f"stores.session: an import into it was broken off, and {what}: delete its keys (FLUSHDB, unless others are "
+        "there), and begin anew with another kafka.prefix and another --data-dir"
     )
 
 
