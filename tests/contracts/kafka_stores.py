@@ -14,7 +14,6 @@ from embermq.adapters.kafka.client import WatchedAdmin
 from embermq.adapters.kafka.log_producer import LogProducer
 from embermq.adapters.kafka.log_topic import LogTopic, continue_behind, find_ends, known_end
 from embermq.adapters.kafka.message_log import KafkaMessageLog
-from embermq.adapters.kafka.positions import DispatcherGroup
 from embermq.model.tick_writes import TickWrites
 from embermq.ports.errors import StoreError
 from embermq.ports.log_appender import LogAppender
@@ -59,7 +58,6 @@ class KafkaStores(ServersStores):
             self.admin, self.topic, self.positions, known_end(self.admin, log_id, known, self.positions)
         )
         self.notes.open(log_id)
-        self.group = DispatcherGroup(self.address, self.settings, name, self.positions)
         self.appender = KafkaAppender(
             self.address,
             producer,
@@ -67,7 +65,6 @@ class KafkaStores(ServersStores):
             self.positions,
             self.posted.put,
             record_bytes_max=self.topic.record_bytes_max,
-            group=self.group,
         )
         self.appender.on_end.append(self.failures.append)
         self.kafka_log = KafkaMessageLog(self.admin, name, self.positions)

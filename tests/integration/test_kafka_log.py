@@ -15,11 +15,9 @@ from types import SimpleNamespace
 
 import pytest
 from confluent_kafka import (
-    ConsumerGroupTopicPartitions,
     KafkaError,
     KafkaException,
     Producer,
-    TopicPartition,
 )
 from confluent_kafka import Message as Told
 from confluent_kafka.admin._config import ConfigResource
@@ -36,7 +34,7 @@ from tests.support.waiting import wait_until
 from embermq.adapters.kafka import appender, client, log_topic
 from embermq.adapters.kafka.address import KafkaSettings, parse_address
 from embermq.adapters.kafka.client import WatchedAdmin
-from embermq.adapters.kafka.log_topic import KEPT, LogTopic, continue_behind
+from embermq.adapters.kafka.log_topic import KEPT, LogTopic
 from embermq.adapters.kafka.message_log import DEFAULT_RECORD_BYTES, KafkaMessageLog
 from embermq.delivery.direct.path import DirectPath
 from embermq.durability.recovery import complete
@@ -287,13 +285,11 @@ def test_the_end_of_a_run_does_not_wait_for_a_kafka_that_hangs(
 ) -> None:
     monkeypatch.setattr(appender, "CLOSE_S", 0.5)
     stores.write(records=[record(b"0")])
-    stores.appender.passed(1)
     stores.log.statistics()
     kafka.pause()
     looking = Thread(target=_look_until_closed, args=[stores.kafka_log], daemon=True)
     looking.start()  # as retention does
     answers = stores.submit(tick_writes(records=[record(b"1"), record(b"2")]))
-    wait_until(lambda: stores.group._under_way, BACK_S, "an offset is being committed")
     began_s = time.monotonic()
     stores.close()
     assert time.monotonic() - began_s < BACK_S
@@ -484,23 +480,6 @@ def test_the_configuration_is_shown_with_what_the_cluster_is_worth(kafka: KafkaS
     shown, told = _checked(f"stores.log=kafka://ann:hidden@{nobody}", redis, "kafka.request_timeout_s=1")
     assert str(told).startswith(f"kafka://{nobody}: no answer in 3 s") and "hidden" not in shown
     assert _checked()[1] is None
-
-
-def test_lag_is_shown_by_a_consumer_group_and_never_ahead(stores: KafkaStores, kafka: KafkaServer) -> None:
-    stores.write(records=[record(b"%d" % number, f"t/{number}") for number in range(100)])
-    stores.write(records=[record(b"%d" % number, f"t/{number}") for number in range(100, 150)])
-    stores.write(dispatcher_floor=100)
-    name, topic = f"{stores.settings.prefix}-dispatcher", stores.topic.name
-
-    def committed() -> dict[int, int]:
-        asked = ConsumerGroupTopicPartitions(name, [TopicPartition(topic, one) for one in range(2)])
-        answer = kafka.admin.list_consumer_group_offsets([asked])[name].result(BACK_S)
-        return {one.partition: one.offset for one in answer.topic_partitions if one.offset >= 0}
-
-    wait_until(lambda: committed() == {0: 100}, BACK_S, "the group's offsets are there")
-    continue_behind(stores.admin, stores.topic, stores.positions, 900)
-    stores.group.passed(position_of(1, 0))
-    wait_until(lambda: committed() == {0: 150, 1: 0}, BACK_S, "what gets nothing more is passed, too")
 
 
 def test_what_others_wrote_there_is_passed_over_and_said(

@@ -161,9 +161,6 @@ class SimulatedAppender(LogAppender):
         for call in self.on_end:
             call(error)
 
-    def passed(self, floor: int) -> None:
-        """Nobody else reads it."""
-
     @property
     def failing(self) -> str:
         return "" if self._server.reaches(self._process) else "away"

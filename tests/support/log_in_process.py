@@ -20,7 +20,6 @@ class LogInProcess(LogAppender, MessageLog):
         self.away = False
         self.refusal: StoreError | None = None
         self.lost_end_at = 0
-        self.floors: list[int] = []
         self.batches: list[tuple[int, list[bytes]]] = []
         self.end = 0
         self._start = 0
@@ -52,9 +51,6 @@ class LogInProcess(LogAppender, MessageLog):
     @property
     def goes_on_at(self) -> int:
         return self.lost_end_at
-
-    def passed(self, floor: int) -> None:
-        self.floors.append(floor)
 
     @property
     def failing(self) -> str:

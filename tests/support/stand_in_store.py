@@ -354,9 +354,6 @@ class StandInAppender(LogAppender):
     def append(self, records: list[bytes], done: Appended) -> None:
         self._store.submit(TickWrites(records=records), done)
 
-    def passed(self, floor: int) -> None:
-        """Nobody is told."""
-
     @property
     def failing(self) -> str:
         return ""

@@ -16,7 +16,7 @@ from embermq.adapters.kafka.log_producer import LogProducer
 from embermq.adapters.kafka.log_topic import LogTopic, continue_behind, find_ends, known_end
 from embermq.adapters.kafka.message_log import KafkaMessageLog
 from embermq.adapters.kafka.pipeline_progress import KafkaPipelineProgress
-from embermq.adapters.kafka.positions import DispatcherGroup, LogPositions
+from embermq.adapters.kafka.positions import LogPositions
 from embermq.adapters.kafka.reading import KafkaSourceRecords
 from embermq.adapters.kafka.receipt_topic import ReceiptTopic
 from embermq.adapters.kafka.shared_feeds import KafkaSharedFeeds
@@ -84,7 +84,6 @@ class KafkaLogSide(LogSide):
             check_is_ours(known, self._positions, self.log_id, self.place)
         self.continue_behind(known_end(self._admin, self.log_id, known, positions))
         self.log = self._log = KafkaMessageLog(self._admin, self._topic.name, self._positions)
-        group = DispatcherGroup(address, kafka, self._topic.name, positions)
         self.appender = appender = KafkaAppender(
             address,
             producer,
@@ -93,7 +92,6 @@ class KafkaLogSide(LogSide):
             post,
             record_bytes_max=self._topic.record_bytes_max,
             encoder=KafkaEncoder(names.stamped_log),
-            group=group,
         )
         self.on_end = appender.on_end
         self.receipt_log = ReceiptTopic(address, kafka, self._failures)

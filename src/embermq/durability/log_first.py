@@ -101,7 +101,6 @@ class LogFirstStore(TickStore):
         """Due time and floor; 0: the time begins with the next look at the clock, since the store's answer may come
         long after the last one."""
         self._floor = 0
-        self._passed = 0
         self._when_quiet: deque[Callable[[], None]] = deque()
         self._retained: dict[str, tuple[int, bytes]] = {}
         """Topic -> position and record of retained messages that wait until less does."""
@@ -270,12 +269,8 @@ class LogFirstStore(TickStore):
             settling[index] = (now_ms + self._settle_ms, floor)
         while settling and (settling[0][0] <= now_ms or not self._settle_ms):
             self._floor = max(self._floor, settling.popleft()[1])
-        floor = self._writer.floor
-        if floor < self._floor:
+        if self._writer.floor < self._floor:
             self._writer.forget_below(self._floor)
-        if floor > self._passed:
-            self._passed = floor
-            self._log.passed(floor)
 
     def _is_away(self, client_id: str) -> bool:
         """One server of several may be away; what waits for it may be all that there is room for."""

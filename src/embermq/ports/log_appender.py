@@ -21,10 +21,6 @@ class LogAppender(ABC):
         """Start to store, with positions that follow one another and are above all before. `done` is called later, on
         the broker's own thread, once. One call is under way at a time."""
 
-    @abstractmethod
-    def passed(self, floor: int) -> None:
-        """Every record below is delivered, stored or owed to nobody, and that is durable: others may be told."""
-
     @property
     def goes_on_at(self) -> int:
         """Where the next run has to go on because the log has lost its end in this one, and with what was appended

@@ -24,7 +24,7 @@ from msgspec import Struct
 from embermq.adapters.kafka.address import KafkaAddress
 from embermq.adapters.kafka.client import LOG, Post, error_of, told
 from embermq.adapters.kafka.log_producer import LogProducer
-from embermq.adapters.kafka.positions import DispatcherGroup, LogPositions
+from embermq.adapters.kafka.positions import LogPositions
 from embermq.formats.kafka_record import KafkaEncoder, Outgoing, kafka_bytes
 from embermq.formats.log_record import RecordError
 from embermq.model.position import offset_of, position_of
@@ -62,7 +62,6 @@ class KafkaAppender(LogAppender):
         *,
         record_bytes_max: int,
         encoder: KafkaEncoder | None = None,
-        group: DispatcherGroup | None = None,
     ) -> None:
         self._address = address
         self._topic = topic
@@ -70,7 +69,6 @@ class KafkaAppender(LogAppender):
         self._post = post
         self._record_bytes_max = record_bytes_max
         self._encode = (encoder or KafkaEncoder()).encode
-        self._group = group
         self._tick: _Tick | None = None
         self._held_back: list[Outgoing] = []
         """Of a tick that comes while a transaction is committed."""
@@ -262,8 +260,6 @@ class KafkaAppender(LogAppender):
                     self._hear()
                 if self._log.is_due and not self._is_committing:
                     self._post(self._look_at_transaction)
-                if self._group is not None:
-                    self._group.tell()
         except (
             SystemError
         ) as error:  # of the driver, about a fatal one: a report that was under way has broken off
@@ -288,10 +284,6 @@ class KafkaAppender(LogAppender):
         else:
             self._producer.poll(0)
 
-    def passed(self, floor: int) -> None:
-        if self._group is not None:
-            self._group.passed(floor)
-
     def close(self) -> None:
         if self._closing:
             return
@@ -303,8 +295,6 @@ class KafkaAppender(LogAppender):
         self._thread.join()
         if not (left or self._ended):
             self._log.close(CLOSE_S)
-        if self._group is not None:
-            self._group.close()
         if left:
             LOG.warning(
                 "%s does not answer: it may or may not have %d records that nobody was told of",
