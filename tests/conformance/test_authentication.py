@@ -46,7 +46,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]
     directory = tmp_path_factory.mktemp("scram")
     with accounts_of(Settings(data_dir=str(directory)), create=True) as accounts:
         for name in ("ann", "bob"):
-            accounts.add(name, PASSWORD.encode(), ClientType.DEVICE, scram_iterations=4_096)
+            accounts.add(name, PASSWORD.encode(), ClientType.DEVICE, scram=True)
     with BrokerProcess(directory, settings=DURABILITY, constants=CONSTANTS) as broker:
         yield broker
         assert broker.is_running

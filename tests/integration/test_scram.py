@@ -68,7 +68,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     directory = tmp_path_factory.mktemp("scram")
     with accounts_of(Settings(data_dir=str(directory)), create=True) as accounts:
         for name in ("ann", "grün,a=b"):
-            accounts.add(name, PASSWORD.encode(), ClientType.DEVICE, scram_iterations=4_096)
+            accounts.add(name, PASSWORD.encode(), ClientType.DEVICE, scram=True)
     with BrokerProcess(
         directory, settings=SETTINGS | {"listeners.ws": "127.0.0.1:0"}, constants=CONSTANTS
     ) as running:
@@ -120,17 +120,6 @@ def test_an_account_made_on_the_command_line(tmp_path: Path) -> None:
         assert enters(broker.port, "ann", "another") == 0x87
 
 
-def test_more_iterations_when_they_are_set(tmp_path: Path) -> None:
-    users(tmp_path, "add", "ann", "--scram", "--set", "scram.iterations=20000")
-    with BrokerProcess(
-        tmp_path, settings=SETTINGS | {"scram.iterations": 20_000}, constants=CONSTANTS
-    ) as broker:
-        for name in ("ann", "nobody"):
-            with dialed(broker.port) as client:
-                client.send(connect(name, f"n,,n={name},r=abc"))
-                assert text_of(client.expect(Auth).properties).endswith(",i=20000")
-
-
 def test_a_chain_without_scram_offers_no_method(tmp_path: Path) -> None:
     chain = '["password", "anonymous"]'
     with (
@@ -175,7 +164,7 @@ def memory_of(broker: BrokerProcess) -> int:
 def test_many_exchanges_that_hang(tmp_path: Path) -> None:
     """They hold little, are thrown out in time, and keep nobody else out."""
     with accounts_of(Settings(data_dir=str(tmp_path)), create=True) as accounts:
-        accounts.add("ann", PASSWORD.encode(), ClientType.DEVICE, scram_iterations=4_096)
+        accounts.add("ann", PASSWORD.encode(), ClientType.DEVICE, scram=True)
     limits = {"clients.connections_max": 3_000, "clients.connections_per_address_max": 3_000}
     settings = SETTINGS | limits | {"clients.connect_rate_max": 0, "clients.connect_timeout_s": 10}
     with BrokerProcess(tmp_path, settings=settings, constants=CONSTANTS) as broker, ExitStack() as stack:

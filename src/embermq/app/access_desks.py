@@ -74,9 +74,8 @@ def refusing() -> Iterator[None]:
 class AccountsAsked:
     """Accounts are asked and changed on threads, one after another: a password takes its time and memory."""
 
-    def __init__(self, accounts: Accounts, scram_iterations: int) -> None:
+    def __init__(self, accounts: Accounts) -> None:
         self._accounts = accounts
-        self._iterations = scram_iterations
         self._turn = _Turn()
 
     async def page(self, asked: ListAccountsRequest) -> Sequence[AccountView]:
@@ -93,7 +92,7 @@ class AccountsAsked:
             asked.name,
             _bytes_of(asked),
             ClientType[asked.type.upper()],
-            scram_iterations=self._iterations if asked.scram else None,
+            scram=asked.scram,
         )
         return _made(asked.name, await self._turn.do(add))
 
@@ -103,7 +102,6 @@ class AccountsAsked:
             self._accounts.set_password,
             asked.user,
             _bytes_of(asked),
-            scram_iterations=self._iterations,
             scram=asked.scram,
         )
         return _made(asked.user, await self._turn.do(change))

@@ -60,33 +60,31 @@ class Accounts:
         password: bytes | None,
         client_type: ClientType,
         *,
-        scram_iterations: int | None = None,
+        scram: bool = False,
     ) -> str:
         """Returns the password, made here when it is None, else "". Raise UserError for a name that is taken, or a name
-        or password that MQTT cannot carry; and, with `scram_iterations`, that SCRAM cannot carry."""
+        or password that MQTT cannot carry; and, with `scram`, that SCRAM cannot carry."""
         check_name(name)
-        made = self._credential(name, password, scram_iterations)
+        made = self._credential(name, password, scram=scram)
         user = User(name, made.password_hash, client_type, False, _now_ms(), scram=made.scram)
         if not self._users.add(user):
             raise _taken(name)
         return made.password
 
-    def set_password(
-        self, name: str, password: bytes | None, *, scram_iterations: int, scram: bool = False
-    ) -> str:
+    def set_password(self, name: str, password: bytes | None, *, scram: bool = False) -> str:
         """An account that entered by SCRAM goes on to; with `scram` it does from now on. Returns the password, made
         here when it is None, else "". Raise UserError when there is no such account, or for a password that MQTT, or
         SCRAM, cannot carry."""
         user = self.find(name)
-        made = self._credential(name, password, scram_iterations if scram or user.scram else None)
+        made = self._credential(name, password, scram=scram or bool(user.scram))
         self._update(replace(user, password_hash=made.password_hash, scram=made.scram))
         return made.password
 
-    def _credential(self, name: str, password: bytes | None, scram_iterations: int | None) -> _Credential:
+    def _credential(self, name: str, password: bytes | None, *, scram: bool) -> _Credential:
         text = "" if password is not None else make_password()
         data = text.encode() if password is None else password
         _check_password(data)
-        verifiers = _scram(name, data, scram_iterations) if scram_iterations else ""
+        verifiers = _verifiers(name, data) if scram else ""
         kept = hash_generated(data) if password is None else PasswordHashes().make(data)
         return _Credential(text, kept, verifiers)
 
@@ -171,9 +169,9 @@ def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def _scram(name: str, password: bytes, iterations: int) -> str:
+def _verifiers(name: str, password: bytes) -> str:
     try:
-        return make_verifiers(name, password, iterations)
+        return make_verifiers(name, password)
     except UnfitForScram as error:
         raise UserError(str(error)) from None
 

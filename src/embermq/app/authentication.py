@@ -21,7 +21,6 @@ from embermq.access.authentication.settings import (
     AuthenticationSettings,
     HttpHookSettings,
     JwtSettings,
-    ScramSettings,
 )
 from embermq.access.authentication.slowing import FailureCounts, Slowing
 from embermq.access.authentication.step import Step
@@ -66,7 +65,6 @@ class Authentication:
         clients: ClientSettings,
         counters: Counters,
         *,
-        scram: ScramSettings | None = None,
         jwt: JwtSettings | None = None,
         http_hook: HttpHookSettings | None = None,
         hashes: PasswordHashes | None = None,
@@ -82,13 +80,12 @@ class Authentication:
         self._watching: asyncio.Task[None] | None = None
         by_account = "password" in settings.chain and BY_ACCOUNT.issuperset(settings.chain)
         self._vacancy = Vacancy(users) if by_account else None
-        scram = scram or ScramSettings()
         makers: dict[str, Callable[[], Step]] = {
             "certificate": CertificateStep,
             "password": lambda: PasswordStep(
                 users, self._lookups, self._checks, self._hashes, self._remembered
             ),
-            "scram": lambda: ScramStep(users, self._quick, iterations=scram.iterations),
+            "scram": lambda: ScramStep(users, self._quick),
             "jwt": lambda: _token_step(jwt or JwtSettings(), self._quick),
             "http": lambda: _http_hook_step(http_hook or HttpHookSettings()),
             "anonymous": lambda: AnonymousStep(
@@ -123,10 +120,10 @@ class Authentication:
         self._quick.close()
 
 
-def made_ahead(settings: AuthenticationSettings, scram: ScramSettings) -> PasswordHashes:
+def made_ahead(settings: AuthenticationSettings) -> PasswordHashes:
     """What takes long and needs no store: a node that stands by has it when its turn comes."""
     if ScramStep.name in settings.chain:
-        lines_of_nobody(scram.iterations)  # its library is loaded now
+        lines_of_nobody()  # its library is loaded now
     return PasswordHashes()
 
 

@@ -25,7 +25,6 @@ from embermq.access.authentication.settings import (
     AuthenticationSettings,
     HttpHookSettings,
     JwtSettings,
-    ScramSettings,
 )
 from embermq.access.authorization import settings as authorization_settings
 from embermq.access.authorization.settings import AuthorizationSettings
@@ -89,7 +88,6 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Tables `[listener."host:port"]` with what differs on that listener; see [transports](transports.md)."""
     clients: ClientSettings = field(default_factory=ClientSettings)
     authentication: AuthenticationSettings = field(default_factory=AuthenticationSettings)
-    scram: ScramSettings = field(default_factory=ScramSettings)
     jwt: JwtSettings = field(default_factory=JwtSettings)
     http_hook: HttpHookSettings = field(default_factory=HttpHookSettings)
     authorization: AuthorizationSettings = field(default_factory=AuthorizationSettings)

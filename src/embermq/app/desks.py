@@ -73,7 +73,7 @@ def make_desks(
         return SharedDesk(desk, nodes) if nodes is not None and desk is not None else desk
 
     return {
-        ACCOUNTS: AccountsAsked(Accounts(users), found.settings.scram.iterations),
+        ACCOUNTS: AccountsAsked(Accounts(users)),
         TOKENS: TokensAsked(Path(found.settings.data_dir)),
         RULES: RulesAsked(broker.state),
         PIPELINE_RULES: PipelineRules(found.settings, service),

@@ -88,7 +88,7 @@ def accounts_here(settings: Settings) -> DirectoryClient:
     @contextmanager
     def opened(operation: AdminOperation) -> Iterator[object]:
         with accounts_of(settings, create=operation is ops.ADD_ACCOUNT) as accounts:
-            yield AccountsAsked(accounts, settings.scram.iterations)
+            yield AccountsAsked(accounts)
 
     return DirectoryClient(Path(settings.data_dir), opened)
 

@@ -292,7 +292,7 @@ class _Application:
         try:
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, _end_early)
-            hashes = made_ahead(self._settings.authentication, self._settings.scram)
+            hashes = made_ahead(self._settings.authentication)
             if not self._cluster.join() and not await self._stand_by():
                 LOG.info("stopped while another node served")
                 return 0
@@ -516,7 +516,6 @@ def _authentication(
             settings.authentication,
             settings.clients,
             embedded.broker.state.counters,
-            scram=settings.scram,
             jwt=settings.jwt,
             http_hook=settings.http_hook,
             hashes=hashes,

@@ -24,6 +24,9 @@ from embermq.ports.users import User, Users
 
 METHODS = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
+ITERATIONS = 4_096
+"""How much work a guess at a password is, and each login for its client: the least of RFC 7677, which small devices do
+in time. All accounts have the same, or they could be told from names without one."""
 SALT_BYTES = 16
 NAME_BYTES_MAX = 512
 """The longest name in UTF-8 that SCRAM lets in: preparing a text takes time."""
@@ -48,7 +51,7 @@ class Verifier(Struct, frozen=True):
         return f"Verifier(method={self.method!r}, iterations={self.iterations})"
 
 
-def make_verifiers(name: str, password: bytes, iterations: int) -> str:
+def make_verifiers(name: str, password: bytes) -> str:
     """One line a method, `SCRAM-SHA-256$4096:salt$stored key:server key` (RFC 5803), as an account keeps them.
 
     Raises UnfitForScram for a name that clients would send in another form than it is written here (they prepare it by
@@ -71,15 +74,15 @@ def make_verifiers(name: str, password: bytes, iterations: int) -> str:
     lines: list[str] = []
     for method in METHODS:
         salt, stored_key, server_key, _ = ScramMechanism(method).make_auth_info(
-            text, iteration_count=iterations, salt=token_bytes(SALT_BYTES)
+            text, iteration_count=ITERATIONS, salt=token_bytes(SALT_BYTES)
         )
-        lines.append(_line(Verifier(method, iterations, salt, stored_key, server_key)))
+        lines.append(_line(Verifier(method, ITERATIONS, salt, stored_key, server_key)))
     return "\n".join(lines)
 
 
-def lines_of_nobody(iterations: int) -> str:
+def lines_of_nobody() -> str:
     """What takes as long to read as what an account keeps."""
-    return "\n".join(_line(verifier_of_nobody(b"", method, "", iterations)) for method in METHODS)
+    return "\n".join(_line(verifier_of_nobody(b"", method, "")) for method in METHODS)
 
 
 def _prepared_password(password: bytes) -> str:
@@ -119,14 +122,14 @@ def _parse(method: str, line: str) -> Verifier:
     return Verifier(method, int(iterations), _bytes(salt), _bytes(stored_key), _bytes(server_key))
 
 
-def verifier_of_nobody(secret: bytes, method: str, name: str, iterations: int) -> Verifier:
+def verifier_of_nobody(secret: bytes, method: str, name: str) -> Verifier:
     """What stands for an account that does not exist: the same at each attempt, and like any other for whoever does not
     know `secret`. No password fits it."""
 
     def made(what: str) -> bytes:
         return hmac.digest(secret, f"{method}\0{what}\0{name}".encode(), HASHES[method])
 
-    return Verifier(method, iterations, made("salt")[:SALT_BYTES], made("stored"), made("server"))
+    return Verifier(method, ITERATIONS, made("salt")[:SALT_BYTES], made("stored"), made("server"))
 
 
 def _line(verifier: Verifier) -> str:
@@ -170,12 +173,11 @@ class ScramStep(Step):
     name = "scram"
     methods = frozenset(METHODS)
 
-    def __init__(self, users: Users, checks: Checks, *, iterations: int) -> None:
+    def __init__(self, users: Users, checks: Checks) -> None:
         self._users = users
         self._checks = checks
-        self._iterations = iterations
         self._secret = b""
-        self._of_nobody = lines_of_nobody(iterations)
+        self._of_nobody = lines_of_nobody()
 
     def look(self, applicant: Applicant) -> Look:
         """See the base. Nothing can be told from CONNECT alone."""
@@ -193,7 +195,7 @@ class ScramStep(Step):
         if not self._secret:
             self._secret = self._users.secret()
         user = self._users.find(name)
-        nobody = verifier_of_nobody(self._secret, method, name, self._iterations)
+        nobody = verifier_of_nobody(self._secret, method, name)
         has_some = user is not None and bool(user.scram)
         verifier = verifier_of(user.scram if user is not None and has_some else self._of_nobody, method)
         return (user, verifier) if has_some and verifier is not None else (None, nobody)

@@ -36,14 +36,6 @@ class AuthenticationSettings(Struct, frozen=True, kw_only=True, forbid_unknown_f
     """How long such a ban lasts; `embermq bans remove` lifts it."""
 
 
-class ScramSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """SCRAM-SHA-256 and SCRAM-SHA-512, for accounts that were added with `embermq users add --scram`."""
-
-    iterations: Annotated[int, Meta(ge=4_096, le=10_000_000)] = 4_096
-    """How much work a guess at a password is, for accounts added from now on; the client does as much at each CONNECT,
-    within `clients.connect_timeout_s`."""
-
-
 class JwtSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Tokens (JSON Web Tokens) that clients send as their password. Files are read again when they change."""
 

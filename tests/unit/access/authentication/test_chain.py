@@ -18,7 +18,7 @@ from embermq.access.authentication.gate import Visitor
 from embermq.access.authentication.generated_passwords import hash_generated, make_password
 from embermq.access.authentication.identity import Identity, Refusal
 from embermq.access.authentication.passwords import PasswordHashes
-from embermq.access.authentication.settings import AuthenticationSettings, ScramSettings
+from embermq.access.authentication.settings import AuthenticationSettings
 from embermq.adapters.sqlite.users import SqliteUsers
 from embermq.app import authentication as build
 from embermq.app.accounts import Accounts
@@ -65,7 +65,6 @@ def authentication(users: Users | None = None, **settings: object) -> Authentica
         AuthenticationSettings(),
         clients,
         Counters(),
-        scram=ScramSettings(),
         hashes=HASHES,
     )
 

@@ -29,7 +29,7 @@ from embermq.access.authentication.scram import (
     verifier_of,
     verifier_of_nobody,
 )
-from embermq.access.authentication.settings import AuthenticationSettings, ScramSettings
+from embermq.access.authentication.settings import AuthenticationSettings
 from embermq.access.authentication.step import Admit, Deny, Talk, Welcome
 from embermq.adapters.sqlite.users import SqliteUsers
 from embermq.app.accounts import Accounts
@@ -42,7 +42,6 @@ from embermq.mqtt.wire.reason_codes import ReasonCode
 from embermq.ports.errors import StoreUnavailable
 from embermq.ports.users import User
 
-ITERATIONS = 4_096
 NAME, PASSWORD = "pump-7", "correct horse"
 BAD = ReasonCode.NOT_AUTHORIZED
 Result = TypeVar("Result")
@@ -55,7 +54,7 @@ class Bench:
     def __init__(self, path: Path) -> None:
         self.users = SqliteUsers(path)
         self.checks = Checks(1, 10)
-        self.step = ScramStep(self.users, self.checks, iterations=ITERATIONS)
+        self.step = ScramStep(self.users, self.checks)
         self._loop = asyncio.new_event_loop()
 
     def says(self, talk: Talk, text: str | bytes | None) -> Question | Welcome | Deny:
@@ -86,7 +85,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 
 
 def add(bench: Bench, name: str, password: str, *, client_type: ClientType = ClientType.DEVICE) -> None:
-    Accounts(bench.users).add(name, password.encode(), client_type, scram_iterations=ITERATIONS)
+    Accounts(bench.users).add(name, password.encode(), client_type, scram=True)
 
 
 def exchange(
@@ -152,7 +151,6 @@ def test_the_gate_tells_the_broker_who_it_is(
         AuthenticationSettings(),
         ClientSettings(application_ids=("app-*",)),
         Counters(),
-        scram=ScramSettings(),
     )
     exchange = authentication.gate.exchange(
         METHODS[0], client_id, Visitor(True, None, of_listener, "certificate")
@@ -172,7 +170,7 @@ def test_the_gate_tells_the_broker_who_it_is(
 def test_the_proof_of_rfc_7677(bench: Bench) -> None:
     """Its keys, and its client's proof, with the broker's own nonce in the place of the example's."""
     salt, nonce = b64decode("W22ZaJ0SNY7soEsUEjb6gQ=="), "rOprNGfwEbeRWgbNEkqO"
-    lines = make_verifiers("user", b"pencil", 4_096)
+    lines = make_verifiers("user", b"pencil")
     assert "pencil" not in lines
     salted = _pbkdf2(b"pencil", salt, 4_096)
     stored = sha256(hmac.digest(salted, b"Client Key", "sha256")).digest()
@@ -254,8 +252,8 @@ def test_an_account_without_scram_looks_like_none(bench: Bench, method: str) -> 
 
 @both_methods
 def test_no_password_fits_nobody(method: str) -> None:
-    fake = verifier_of_nobody(b"s" * 32, method, "nobody", ITERATIONS)
-    real = verifier_of(make_verifiers("nobody", b"p", ITERATIONS), method)
+    fake = verifier_of_nobody(b"s" * 32, method, "nobody")
+    real = verifier_of(make_verifiers("nobody", b"p"), method)
     assert real is not None
     for name in ("salt", "stored_key", "server_key"):
         assert len(getattr(fake, name)) == len(getattr(real, name))
@@ -295,7 +293,7 @@ def test_an_account_that_changes_on_the_way(bench: Bench, change: str, code: Rea
     elif change == "no scram":
         bench.users.update(replace(user, scram=""))
     else:
-        bench.users.update(replace(user, scram=make_verifiers(NAME, b"other", ITERATIONS)))
+        bench.users.update(replace(user, scram=make_verifiers(NAME, b"other")))
     answer = bench.says(talk, client.get_client_final())
     assert isinstance(answer, Deny)
     assert answer.reason_code is code
@@ -476,7 +474,7 @@ def test_what_cannot_be_read_is_no_verifier(bench: Bench, kept: str) -> None:
 def test_accounts_that_scram_cannot_carry(bench: Bench, name: str, password: bytes, why: str) -> None:
     accounts = Accounts(bench.users)
     with pytest.raises(UserError, match=re.escape(why)):
-        accounts.add(name, password, ClientType.DEVICE, scram_iterations=ITERATIONS)
+        accounts.add(name, password, ClientType.DEVICE, scram=True)
     assert bench.users.find(name) is None
 
 

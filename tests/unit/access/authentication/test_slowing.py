@@ -13,7 +13,7 @@ from embermq.access.authentication.certificates import CertificateStep
 from embermq.access.authentication.gate import Visitor
 from embermq.access.authentication.identity import Identity, Refusal
 from embermq.access.authentication.passwords import PasswordHashes
-from embermq.access.authentication.settings import AuthenticationSettings, ScramSettings
+from embermq.access.authentication.settings import AuthenticationSettings
 from embermq.access.authentication.slowing import ADDRESSES_MAX, FailureCounts, Slowing, network_of
 from embermq.app import authentication as build
 from embermq.app.authentication import Authentication
@@ -91,9 +91,7 @@ def test_only_failures_wait_and_only_so_many(monkeypatch: pytest.MonkeyPatch) ->
 
     async def scenario() -> None:
         users, counters = UsersInMemory(ANN), Counters()
-        made = Authentication(
-            users, AuthenticationSettings(), ClientSettings(), counters, scram=ScramSettings(), hashes=HASHES
-        )
+        made = Authentication(users, AuthenticationSettings(), ClientSettings(), counters, hashes=HASHES)
         made.gate._slowing._failures["192.0.2.1"] = (50, asyncio.get_running_loop().time())
 
         async def enter(password: bytes, visitor: Visitor = HOME) -> Identity | Refusal:
@@ -125,7 +123,6 @@ def test_a_refusal_that_is_not_the_clients_fault_is_no_failure(monkeypatch: pyte
             AuthenticationSettings(),
             ClientSettings(),
             counters,
-            scram=ScramSettings(),
             hashes=HASHES,
         )
         users.error = StoreUnavailable("locked")
