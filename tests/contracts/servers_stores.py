@@ -24,7 +24,6 @@ from embermq.adapters.redis.queue_store import RedisQueueStore
 from embermq.adapters.redis.sessions import RedisSessionStore
 from embermq.adapters.redis.state_writer import RedisStateWriter
 from embermq.durability.log_first import LogFirstStore
-from embermq.durability.settings import SessionStoreSettings
 from embermq.model.tick_writes import TickWrites
 from embermq.ports.errors import StoreError
 from embermq.ports.log_appender import LogAppender
@@ -80,7 +79,6 @@ class ServersStores(Stores):
             appender,
             self.writer_of_state,
             self.state,
-            SessionStoreSettings(),
             self.posted.put,
             log_end=end,
         )

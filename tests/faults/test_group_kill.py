@@ -28,7 +28,7 @@ def places(request: pytest.FixtureRequest) -> Mapping[str, object]:
     if request.param == "embedded":
         return {}
     server = request.getfixturevalue("redis_server")
-    return {**on_servers(request.getfixturevalue("kafka"), server), "session_store.connect_wait_s": 1}
+    return on_servers(request.getfixturevalue("kafka"), server)
 
 
 @pytest.mark.promise("device-14")

@@ -29,8 +29,9 @@ WORDS = "the store of queues has been away for too long: send it again later"
 @pytest.fixture
 def broker(redis_server: RedisServer, servers: dict[str, object], tmp_path: Path) -> Iterator[BrokerProcess]:
     """Started; one MiB may wait for Redis."""
-    settings = {**servers, "session_store.waiting_bytes_max": MIB, "redis.command_timeout_s": 1}
-    with BrokerProcess(tmp_path / "data", settings=settings) as found:
+    settings = {**servers, "redis.command_timeout_s": 1}
+    narrow = {"embermq.durability.log_first.WAITING_BYTES_MAX": MIB}
+    with BrokerProcess(tmp_path / "data", settings=settings, constants=narrow) as found:
         yield found
         redis_server.heal()
 

@@ -40,10 +40,12 @@ def broker(redis_server: RedisServer, servers: dict[str, object], tmp_path: Path
         tmp_path / "data",
         settings={
             **servers,
-            "session_store.waiting_bytes_max": MIB,
-            "session_store.connect_wait_s": 1,
             "redis.command_timeout_s": 1,
             "device.queue_limit": 60_000,
+        },
+        constants={
+            "embermq.durability.log_first.WAITING_BYTES_MAX": MIB,
+            "embermq.app.kafka_log.CONNECT_WAIT_S": 1,
         },
     )
     try:

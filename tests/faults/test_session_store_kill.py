@@ -30,7 +30,6 @@ MESSAGES = 250
 """Of each publisher between two of them."""
 SETTINGS = {
     "device.queue_limit": 60_000,
-    "session_store.connect_wait_s": 1,
     "redis.command_timeout_s": 1,
 }
 SLOW_DISK = [
@@ -44,7 +43,11 @@ Trouble = Callable[[], Awaitable[None]]
 def broker_on(
     kafka: KafkaServer, redis: RedisServer | RedisCluster, folder: Path, **settings: object
 ) -> BrokerProcess:
-    return BrokerProcess(folder / "data", settings={**SETTINGS, **on_servers(kafka, redis), **settings})
+    return BrokerProcess(
+        folder / "data",
+        settings={**SETTINGS, **on_servers(kafka, redis), **settings},
+        constants={"embermq.app.kafka_log.CONNECT_WAIT_S": 1},
+    )
 
 
 async def under_load(

@@ -31,10 +31,10 @@ def broker(redis_server: RedisServer, servers: dict[str, object], tmp_path: Path
         tmp_path / "data",
         settings={
             **servers,
-            "session_store.connect_wait_s": 1,
             "redis.command_timeout_s": 1,
             "device.queue_limit": 20_000,
         },
+        constants={"embermq.app.kafka_log.CONNECT_WAIT_S": 1},
     )
     try:
         found.start()

@@ -48,9 +48,9 @@ class Place:
     def broker_on(self, data: str, **settings: object) -> BrokerProcess:
         own = on_servers(self.kafka, self.redis, self.prefix) | {
             "clients.application_ids": json.dumps(["app*"]),
-            "session_store.connect_wait_s": TIMEOUT_S,
         }
-        return BrokerProcess(self.folder / data, settings=own | settings)
+        constants = {"embermq.app.kafka_log.CONNECT_WAIT_S": TIMEOUT_S}
+        return BrokerProcess(self.folder / data, settings=own | settings, constants=constants)
 
     def log_of(self, client_id: str) -> str:
         return f"{self.prefix}.msg.app.{client_id}"
@@ -289,7 +289,7 @@ def test_a_connect_waits_for_kafka_and_no_longer_than_so(place: Place) -> None:
     async def scenario() -> None:
         await leaves(await place.comes("appOld"))
         await asyncio.to_thread(place.broker.stop)
-        place.broker.settings["session_store.connect_wait_s"] = REFUSED_S
+        place.broker.constants["embermq.app.kafka_log.CONNECT_WAIT_S"] = REFUSED_S
         await asyncio.to_thread(place.broker.start)
         await asyncio.to_thread(place.kafka.stop)
         who = (("appNew", V5), ("appOld", V5), ("appThird", V311))

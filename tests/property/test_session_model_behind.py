@@ -17,7 +17,6 @@ from tests.support.hand_driven import HandDrivenBroker
 from tests.support.held_sessions import HeldSessions, table
 
 from embermq.delivery.device import requests
-from embermq.durability.settings import SessionStoreSettings
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +33,7 @@ class OneSessionBehind(OneSession):
         self.sessions = HeldSessions(Path(":memory:"))
         return HandDrivenBroker(
             sessions=self.sessions,
-            session_store=SessionStoreSettings(connect_wait_s=0.3),
+            connect_wait_s=0.3,
         )
 
     @rule(held=st.booleans())

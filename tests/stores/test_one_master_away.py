@@ -24,6 +24,8 @@ from embermq.formats.redis_queues import queue_keys
 from embermq.mqtt.wire.packets import Subscription
 
 PATIENCE_S = 60
+PATIENT = {"embermq.app.kafka_log.CONNECT_WAIT_S": PATIENCE_S}
+NARROW = {"embermq.durability.log_first.WAITING_BYTES_MAX": 1024 * 1024}
 ROUNDS = 5
 LARGE = bytes(300_000)
 TOO_MANY = 4
@@ -57,7 +59,7 @@ def test_sessions_of_the_other_masters_do_not_wait(
 ) -> None:
     cluster = redis_cluster
     away, there = named(cluster, 0), named(cluster, 1)
-    settings = on_servers(kafka, cluster) | {"session_store.connect_wait_s": PATIENCE_S}
+    settings = on_servers(kafka, cluster)
 
     async def scenario(broker: BrokerProcess) -> None:
         stuck = await enters(broker, away)
@@ -83,7 +85,7 @@ def test_sessions_of_the_other_masters_do_not_wait(
         assert [message.payload for message in stuck.messages] == [b"%d" % number for number in range(ROUNDS)]
         stuck.close()
 
-    with BrokerProcess(tmp_path / "data", settings=settings) as broker:
+    with BrokerProcess(tmp_path / "data", settings=settings, constants=PATIENT) as broker:
         run(scenario(broker), 180)
 
 
@@ -93,7 +95,7 @@ def test_queues_of_the_other_masters_take_messages_when_too_much_waits(
 ) -> None:
     """For the master that is away; what waits is deliveries of a session there."""
     cluster = redis_cluster
-    settings = on_servers(kafka, cluster) | {"session_store.waiting_bytes_max": 1024 * 1024}
+    settings = on_servers(kafka, cluster)
     away, there = (f"$queue/{queue_on(cluster, number)}" for number in (0, 1))
 
     async def scenario(broker: BrokerProcess) -> None:
@@ -127,7 +129,7 @@ def test_queues_of_the_other_masters_take_messages_when_too_much_waits(
         for client in (stuck, publisher, consumer):
             client.close()
 
-    with BrokerProcess(tmp_path / "data", settings=settings) as broker:
+    with BrokerProcess(tmp_path / "data", settings=settings, constants=NARROW) as broker:
         run(scenario(broker), 180)
 
 
@@ -144,10 +146,7 @@ def test_what_an_ended_session_hands_on_is_nowhere_lost(
     keeper, leaver, other = named(cluster, 0), named(cluster, 1), named(cluster, 1, "other")
     shared = named(cluster, 0, "$share/g/t")
     payloads = {b"%d" % number for number in range(8)}
-    settings = on_servers(kafka, cluster) | {
-        "session_store.connect_wait_s": PATIENCE_S,
-        "redis.settle_s": 0.2,
-    }
+    settings = on_servers(kafka, cluster) | {"redis.settle_s": 0.2}
 
     def is_passed() -> bool:
         """All servers have said that they have all of it: a start does not read it again."""
@@ -188,7 +187,7 @@ def test_what_an_ended_session_hands_on_is_nowhere_lost(
         for member in members:
             member.close()
 
-    with BrokerProcess(tmp_path / "data", settings=settings) as broker:
+    with BrokerProcess(tmp_path / "data", settings=settings, constants=PATIENT) as broker:
         run(before(broker), 120)
         key = client_keys(leaver, "").messages
         assert cluster.master_of(key).ask("ZCARD", key)

@@ -37,7 +37,8 @@ def broker(servers: dict[str, object], tmp_path: Path) -> Iterator[BrokerProcess
     """Not started. It must be silent."""
     found = BrokerProcess(
         tmp_path / "data",
-        settings={**servers, "session_store.connect_wait_s": 1, "redis.command_timeout_s": 1},
+        settings={**servers, "redis.command_timeout_s": 1},
+        constants={"embermq.app.kafka_log.CONNECT_WAIT_S": 1},
     )
     try:
         yield found

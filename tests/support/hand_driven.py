@@ -41,7 +41,6 @@ from embermq.delivery.direct.path import DirectPath
 from embermq.delivery.durable_path import DurablePath
 from embermq.durability.log_first import LogFirstStore, Post
 from embermq.durability.recovery import Recovery, complete, lagging
-from embermq.durability.settings import SessionStoreSettings
 from embermq.formats.log_record import decode_record, iter_frames
 from embermq.intake.broker import Broker
 from embermq.model.client_type import ClientType
@@ -253,7 +252,8 @@ class HandDrivenBroker:
         rules: RuleSet | None = None,
         authorization: AuthorizationSettings | None = None,
         sessions: HeldSessions | None = None,
-        session_store: SessionStoreSettings | None = None,
+        connect_wait_s: float = 5.0,
+        waiting_bytes_max: int = 0,
         logs: HandLogs | None = None,
         kafka: HandKafka | None = None,
         feeds: HandFeeds | None = None,
@@ -262,7 +262,8 @@ class HandDrivenBroker:
         self.store = store or StandInStore()
         self.logs = logs
         self.sessions = sessions
-        self.session_store = session_store or SessionStoreSettings()
+        self.connect_wait_s = connect_wait_s
+        self.waiting_bytes_max = waiting_bytes_max
         self.queue = sessions or StandInQueue(self.store)
         self.application_log = StandInApplicationLog(self.store)
         self.bodies = StandInParked()
@@ -339,7 +340,7 @@ class HandDrivenBroker:
             sessions.beside = self.store
             kept = complete(self.broker, stored, sessions.load_retained(), self.log)
             self.ticks = self.log_first()
-            state.connect_wait_ms = int(self.session_store.connect_wait_s * 1000)
+            state.connect_wait_ms = int(self.connect_wait_s * 1000)
             self.device.behind.read_log = self.log.read_later(self.posted)
             history = sessions.history
         if state.shared_logs is not None:
@@ -354,10 +355,10 @@ class HandDrivenBroker:
             StandInAppender(self.store),
             self.sessions,
             self.state,
-            self.session_store,
             post or self.posted.append,
             log_end=self.store.log_end,
             settle_ms=settle_ms,
+            waiting_bytes_max=self.waiting_bytes_max,
         )
 
     def restarted(self, *, after_ms: int = 1_000) -> HandDrivenBroker:
@@ -376,7 +377,8 @@ class HandDrivenBroker:
             rules=self.state.rules,
             authorization=self.authorization,
             sessions=self.sessions,
-            session_store=self.session_store,
+            connect_wait_s=self.connect_wait_s,
+            waiting_bytes_max=self.waiting_bytes_max,
             logs=self.logs,
             kafka=self.kafka,
             feeds=self.feeds,

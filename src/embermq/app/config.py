@@ -49,7 +49,6 @@ from embermq.cluster.settings import ClusterSettings
 from embermq.database.database_url import SqlSettings
 from embermq.delivery.application.settings import ApplicationSettings
 from embermq.delivery.device.settings import DeviceSettings
-from embermq.durability.settings import SessionStoreSettings
 from embermq.edge import settings as listener_settings
 from embermq.edge.listener_settings import compose_listeners, table_name
 from embermq.edge.settings import (
@@ -94,7 +93,6 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     mqtt: MqttSettings = field(default_factory=MqttSettings)
     stores: StoreSettings = field(default_factory=StoreSettings)
     kafka: KafkaSettings = field(default_factory=KafkaSettings)
-    session_store: SessionStoreSettings = field(default_factory=SessionStoreSettings)
     redis: RedisSettings = field(default_factory=RedisSettings)
     sql: SqlSettings = field(default_factory=SqlSettings)
     cluster: ClusterSettings = field(default_factory=ClusterSettings)

@@ -42,6 +42,9 @@ from embermq.ports.shared_groups import SharedGroups
 from embermq.sessions.session import Session
 from embermq.sessions.state import BrokerState
 
+CONNECT_WAIT_S = 5.0
+"""How long a CONNECT with a session to be kept, or with a will, waits for Redis, and that of an APPLICATION client for
+its log; then it is refused with 0x88, in 3.x with return code 3."""
 WORTH_S = 2.0
 """How long a report waits for an answer of Kafka, and three times as long for Kafka itself."""
 
@@ -109,7 +112,7 @@ class KafkaLogSide(LogSide):
             post,
             log_ends=self._positions.ends,
             dispatched=lambda: self.progress.positions("dispatch"),
-            patience_s=settings.session_store.connect_wait_s,
+            patience_s=CONNECT_WAIT_S,
             failures=self._failures,
         )
 

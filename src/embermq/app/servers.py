@@ -10,6 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from embermq.access.authorization.rule_set import RuleSet
+from embermq.app import kafka_log
 from embermq.app.clock_file import ClockFile
 from embermq.app.config import Settings
 from embermq.app.kafka_log import KafkaLogSide
@@ -150,12 +151,11 @@ def _read(data_dir: Path, settings: Settings, rules: RuleSet | None, stores: _St
     redelivered = recovery.run(stored.dispatcher_floor, lagging(stored))
 
     state.record_bytes_sure, state.record_objection = log_side.bytes_sure, log_side.objection
-    state.connect_wait_ms = int(settings.session_store.connect_wait_s * 1000)
+    state.connect_wait_ms = int(kafka_log.CONNECT_WAIT_S * 1000)
     ticks = LogFirstStore(
         log_side.appender,
         redis.writer,
         state,
-        settings.session_store,
         post,
         log_end=log_side.log_end,
         settle_ms=int(settings.redis.settle_s * 1000) + SETTLE_MARGIN_MS,

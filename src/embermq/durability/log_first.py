@@ -8,7 +8,7 @@ moment ago. What it loses when it dies together with the broker is read from the
 
 Records that the log has taken cannot be taken back: others read them. So only before that is an error an answer.
 
-Past `waiting_bytes_max` nothing is asked of the store that can be read in the log later: dispatch leaves deliveries
+Past `WAITING_BYTES_MAX` nothing is asked of the store that can be read in the log later: dispatch leaves deliveries
 there (`delivery.device.behind`), and of retained messages only the newest of each topic waits here, which is a record
 in memory anyway. The floor stays below both.
 """
@@ -20,7 +20,6 @@ from functools import partial
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from embermq.durability.settings import SessionStoreSettings
 from embermq.model.session_writes import RetainedWrite
 from embermq.model.tick_writes import TickWrites
 from embermq.ports.errors import StoreError
@@ -33,6 +32,9 @@ from embermq.sessions.state import BrokerState
 Post = Callable[[Callable[[], None]], object]
 """Runs a callable soon on the broker's thread."""
 
+WAITING_BYTES_MAX = 64 * 1024 * 1024
+"""What may wait in memory for the store. Past it, until three quarters of it are left, messages for kept sessions stay
+in the log and are stored from there later; new sessions to be kept, and messages for durable queues, are refused."""
 PATIENCE_MS = 2_000
 """A tick that waits longer for the log is trouble that is told; a server that is missed for a moment is not."""
 UNKNOWN_RECORDS_MAX = 1_000
@@ -71,18 +73,18 @@ class LogFirstStore(TickStore):
         log: LogAppender,
         writer: StateWriter,
         state: BrokerState,
-        settings: SessionStoreSettings,
         post: Post,
         *,
         log_end: int,
         settle_ms: int = 0,
         receipts: ReceiptLog | None = None,
+        waiting_bytes_max: int = 0,
     ) -> None:
         self._log = log
         self._writer = writer
         self._state = state
         self._tick = state.tick
-        self._limit_bytes = settings.waiting_bytes_max
+        self._limit_bytes = waiting_bytes_max or WAITING_BYTES_MAX
         state.is_store_away = self._is_away
         state.is_queue_away = writer.is_queue_away
         state.is_queue_store_away = self._is_queue_away

@@ -9,8 +9,6 @@ import pytest
 from tests.support.hand_driven import HandDrivenBroker
 from tests.support.held_sessions import HeldSessions
 
-from embermq.durability.settings import SessionStoreSettings
-
 MIB = 1024 * 1024
 
 
@@ -23,4 +21,4 @@ def sessions(tmp_path: Path) -> Iterator[HeldSessions]:
 
 @pytest.fixture
 def hand(sessions: HeldSessions) -> HandDrivenBroker:
-    return HandDrivenBroker(sessions=sessions, session_store=SessionStoreSettings(waiting_bytes_max=MIB))
+    return HandDrivenBroker(sessions=sessions, waiting_bytes_max=MIB)

@@ -12,7 +12,6 @@ from tests.support.held_sessions import HeldSessions
 from tests.support.waiting import wait_for
 
 from embermq.delivery.device.settings import DeviceSettings
-from embermq.durability.settings import SessionStoreSettings
 from embermq.edge.tick_loop import TickLoop
 from embermq.model.tick_writes import TickWrites
 from embermq.mqtt.wire.packets import Puback, Publish, Suback, Subscribe, Subscription
@@ -21,7 +20,7 @@ from embermq.sessions.tick import Batch
 
 DEADLINE_S = 30.0
 ANSWER_S = 0.002
-PATIENT = SessionStoreSettings(connect_wait_s=60)
+PATIENT_S = 60
 """So that no timer of theirs begins a tick."""
 
 
@@ -32,7 +31,7 @@ class Running:
         loop = asyncio.get_running_loop()
         self.sessions = HeldSessions(Path(":memory:"))
         self.hand = hand = HandDrivenBroker(
-            sessions=self.sessions, session_store=PATIENT, device=DeviceSettings(linger_ms=linger_ms)
+            sessions=self.sessions, connect_wait_s=PATIENT_S, device=DeviceSettings(linger_ms=linger_ms)
         )
         self._submitted = hand.store.submit
         hand.store.submit = self._submit  # type: ignore[method-assign]
