@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from tests.support.waiting import wait_until
 
-from embermq.pipeline.jobs.stream_job import StreamJob
+from embermq.pipeline.jobs.dispatch import Dispatch
 from embermq.pipeline.places import Places
 
 DEADLINE_S = 60
@@ -22,7 +22,7 @@ def log_rows(spark: SparkSession, places: Places, start: int, end: int, columns:
 
 
 @contextmanager
-def running(spark: SparkSession, job: StreamJob) -> Iterator[StreamingQuery]:
+def running(spark: SparkSession, job: Dispatch) -> Iterator[StreamingQuery]:
     """The job as a streaming query, stopped at the end."""
     query = job.start(spark)
     try:
@@ -32,7 +32,7 @@ def running(spark: SparkSession, job: StreamJob) -> Iterator[StreamingQuery]:
         job.file.close()
 
 
-def wait_for_position(job: StreamJob, query: StreamingQuery, end: int) -> None:
+def wait_for_position(job: Dispatch, query: StreamingQuery, end: int) -> None:
     """Until the sink has confirmed everything below `end`; fails at once when the query dies."""
 
     def arrived() -> bool:
