@@ -1,4 +1,4 @@
-"""The archive for operators, by what `embermq messages` uses too: see `admin.values`."""
+"""The archive for operators, see `admin.values`; `embermq messages` asks it in its own process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from embermq.admin.values import (
 )
 from embermq.app.access_desks import refusing
 from embermq.app.config import Settings
-from embermq.app.message_archive import SEARCH_S, message_store_of
+from embermq.app.message_archive import message_store_of
 from embermq.app.own_thread import on_own_thread
 from embermq.app.places_noted import check_archive
 from embermq.app.slots import named_slot
@@ -37,7 +37,7 @@ ANSWER_S = 60.0
 
 
 @contextmanager
-def archive_of(settings: Settings, slot: int | None, *, answer_s: float = SEARCH_S) -> Iterator[MessageStore]:
+def archive_of(settings: Settings, slot: int | None, answer_s: float) -> Iterator[MessageStore]:
     """Where the broker archives, if the settings lead there. Raises OptionError, UserError, StartError."""
     check_archive(settings)
     with message_store_of(named_slot(settings, slot), answer_s) as store:
@@ -58,8 +58,10 @@ def archived_messages(store: MessageStore, topic: str, after: int, limit: int) -
 class ArchiveAsked:
     """Asked on threads, one after another: the archive may be large, or far away."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, *, answer_s: float = ANSWER_S) -> None:
+        """`answer_s`: how long a server may take for an answer."""
         self._settings = settings
+        self._answer_s = answer_s
         self._turn = asyncio.Lock()
 
     async def page(self, asked: ListArchivedRequest) -> Sequence[ArchivedMessage]:
@@ -91,7 +93,7 @@ class ArchiveAsked:
 
     async def _ask(self, what: Callable[[MessageStore], Answer], slot: int | None) -> Answer:
         def ask() -> Answer:
-            with refusing(), archive_of(self._settings, slot, answer_s=ANSWER_S) as store:
+            with refusing(), archive_of(self._settings, slot, self._answer_s) as store:
                 return what(store)
 
         async with self._turn:

@@ -118,6 +118,19 @@ def trail_here(settings: Settings) -> DirectoryClient:
     return DirectoryClient(directory, opened)
 
 
+def archive_here(settings: Settings) -> DirectoryClient:
+    """Of the archive that a broker with these settings has."""
+
+    @contextmanager
+    def opened(_: AdminOperation) -> Iterator[object]:
+        from embermq.app.archive_desk import ArchiveAsked  # other commands need no pipeline
+        from embermq.app.message_archive import SEARCH_S
+
+        yield ArchiveAsked(settings, answer_s=SEARCH_S)
+
+    return DirectoryClient(Path(settings.data_dir), opened)
+
+
 def check_there(data_dir: Path) -> None:
     """Raises UserError for a data directory that is not."""
     if not data_dir.is_dir():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from base64 import b64decode
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from itertools import islice
 from typing import Annotated
 
@@ -15,8 +15,8 @@ from msgspec import UNSET
 
 from embermq.admin import operations as ops
 from embermq.admin.values import BEFORE_ALL, PAGE_MAX, PRUNED_AT_ONCE, ArchivedMessage
-from embermq.app.config import Settings
 from embermq.app.control import ControlClient
+from embermq.app.directory_client import archive_here
 from embermq.app.errors import OptionError
 from embermq.cli.control import broker_command
 from embermq.cli.options import AsJson, Slot, finite
@@ -51,25 +51,9 @@ Hours = Annotated[
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Count them, delete nothing.")]
 
 
-def _show_elsewhere(
-    broker: ControlClient,
-    *,
-    topic: str,
-    after: int,
-    limit: int,
-    slot: int | None,
-    raw: bool,
-    as_json: bool,
-) -> None:
-    _check(topic)
-    asked = broker.pages(ops.LIST_ARCHIVED, topic=topic, after=after, limit=min(limit, PAGE_MAX), slot=slot)
-    found = (msgspec.convert(one, ArchivedMessage) for one in islice(asked, limit))
-    _print(found, topic, after, raw=raw, as_json=as_json)
-
-
-@broker_command(app, "show", there=_show_elsewhere)
+@broker_command(app, "show", here=archive_here)
 def show(
-    settings: Settings,
+    broker: ControlClient,
     *,
     topic: Topic,
     after: After = BEFORE_ALL,
@@ -82,63 +66,33 @@ def show(
 
     With --json one object a line: `payload` is text, or `payload_base64` where it is not UTF-8.
     """
-    from embermq.app.archive_desk import archive_of, archived_messages
-
-    _check(topic)
-    with archive_of(settings, slot) as store:
-        found = archived_messages(store, topic, after, limit)
-        _print(found, topic, after, raw=raw, as_json=as_json)
-
-
-def _prune_elsewhere(
-    broker: ControlClient, *, older_than_hours: float, dry_run: bool, slot: int | None
-) -> Told:
-    before_ms = _before_ms(older_than_hours)
-    older = {"before": iso_ms(before_ms), "slot": slot}
-    count = broker.ask(ops.COUNT_ARCHIVED, **older)["messages"]
-    return _pruned(
-        before_ms, count, None if dry_run else lambda: broker.ask(ops.PRUNE_ARCHIVE, **older)["messages"]
-    )
-
-
-@broker_command(app, "prune", there=_prune_elsewhere)
-def prune(settings: Settings, *, older_than_hours: Hours, dry_run: DryRun = False, slot: Slot = None) -> Told:
-    """Delete archived messages that are older, a few thousand at a time. The broker may be running."""
-    from embermq.app.archive_desk import archive_of
-
-    before_ms = _before_ms(older_than_hours)
-    with archive_of(settings, slot) as store:
-        count = store.count_older(before_ms)
-        return _pruned(before_ms, count, None if dry_run else lambda: store.prune(before_ms, PRUNED_AT_ONCE))
-
-
-def _before_ms(older_than_hours: float) -> int:
-    return max(0, round(time.time() * 1000 - older_than_hours * MS_PER_HOUR))
-
-
-def _pruned(before_ms: int, found: int, prune_some: Callable[[], int] | None) -> Told:
-    """Without `prune_some` they are counted alone."""
-    from embermq.cli.message_bar import MessageBar
-
-    deleted = 0
-    with MessageBar() as bar:
-        while prune_some is not None:
-            rows = prune_some()
-            deleted += rows
-            bar.show(deleted, max(found, deleted))
-            if rows < PRUNED_AT_ONCE:
-                break
-    told = (
-        f"older than {iso_ms(before_ms)}: {counted(found, 'message')}; nothing was deleted"
-        if prune_some is None
-        else f"deleted {counted(deleted, 'message')} older than {iso_ms(before_ms)}"
-    )
-    return Told({"older": found, "deleted": deleted}, [told])
-
-
-def _check(topic: str) -> None:
     if has_wildcard(topic):
         raise OptionError(f"{shown(topic)!r} has wildcards; the messages of one topic are shown")
+    asked = broker.pages(ops.LIST_ARCHIVED, topic=topic, after=after, limit=min(limit, PAGE_MAX), slot=slot)
+    found = (msgspec.convert(one, ArchivedMessage) for one in islice(asked, limit))
+    _print(found, topic, after, raw=raw, as_json=as_json)
+
+
+@broker_command(app, "prune", here=archive_here)
+def prune(
+    broker: ControlClient, *, older_than_hours: Hours, dry_run: DryRun = False, slot: Slot = None
+) -> Told:
+    """Delete archived messages that are older, a few thousand at a time. The broker may be running."""
+    from embermq.cli.message_bar import MessageBar
+
+    before = iso_ms(max(0, round(time.time() * 1000 - older_than_hours * MS_PER_HOUR)))
+    found = broker.ask(ops.COUNT_ARCHIVED, before=before, slot=slot)["messages"]
+    if dry_run:
+        told = f"older than {before}: {counted(found, 'message')}; nothing was deleted"
+        return Told({"older": found, "deleted": 0}, [told])
+    deleted, rows = 0, PRUNED_AT_ONCE
+    with MessageBar() as bar:
+        while rows == PRUNED_AT_ONCE:
+            rows = broker.ask(ops.PRUNE_ARCHIVE, before=before, slot=slot)["messages"]
+            deleted += rows
+            bar.show(deleted, max(found, deleted))
+    told = f"deleted {counted(deleted, 'message')} older than {before}"
+    return Told({"older": found, "deleted": deleted}, [told])
 
 
 def _print(messages: Iterable[ArchivedMessage], topic: str, after: int, *, raw: bool, as_json: bool) -> None:
