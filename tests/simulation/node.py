@@ -41,7 +41,7 @@ from embermq.app.settings import StoreSettings
 from embermq.app.slots import node_address, slot_prefix, slot_settings
 from embermq.cluster.settings import ClusterSettings
 from embermq.edge import mqtt_server
-from embermq.edge.clock import NotedTime, TimeSource
+from embermq.edge.clock import TimeSource
 from embermq.edge.connection_limits import Admission
 from embermq.edge.listener_context import ListenerContext
 from embermq.edge.listener_settings import Listener
@@ -52,6 +52,7 @@ from embermq.edge.node_door import NodeListenerContext
 from embermq.edge.settings import Address, ClientSettings, OwnSettings
 from embermq.edge.tick_loop import TickLoop
 from embermq.model.client_type import ClientType
+from embermq.model.noted_time import NotedTime
 from embermq.mqtt.wire.packets import Connect
 from embermq.ports.dead_letter_alerts import AlertStatistics, DeadLetterAlert, DeadLetterAlerts
 from embermq.ports.errors import StoreError

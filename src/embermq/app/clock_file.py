@@ -8,7 +8,8 @@ from pathlib import Path
 
 import msgspec
 
-from embermq.edge.clock import BrokerClock, ClockChange, NotedTime, TimeSource
+from embermq.edge.clock import BrokerClock, ClockChange, TimeSource
+from embermq.model.noted_time import NotedTime
 
 LOG = logging.getLogger("embermq")
 FILE_NAME = "clock.json"

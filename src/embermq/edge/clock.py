@@ -19,6 +19,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from embermq import __date__
+from embermq.model.noted_time import NotedTime
 
 BUILT_MS = int(datetime.fromisoformat(__date__).replace(tzinfo=UTC).timestamp() * 1000)
 STEP_MS = 60_000
@@ -47,14 +48,6 @@ class MachineTime(TimeSource):
 
     def wall_ms(self) -> int:
         return time.time_ns() // 1_000_000
-
-
-class NotedTime(Struct, frozen=True):
-    """What a run leaves for the next one: its broker time, and how far the wall clock was ahead of it, None when that
-    was not set."""
-
-    broker_ms: int
-    offset_ms: int | None
 
 
 class ClockChange(Enum):

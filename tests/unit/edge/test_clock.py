@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from tests.support.hand_time import DAY_MS, START_MS, HandTime
 
-from embermq.edge.clock import BUILT_MS, BrokerClock, ClockChange, NotedTime
+from embermq.edge.clock import BUILT_MS, BrokerClock, ClockChange
+from embermq.model.noted_time import NotedTime
 
 HOUR_MS = 3_600_000
 
