@@ -294,7 +294,7 @@ def told_by_command(node: BrokerProcess) -> dict[str, Any]:
 @pytest.mark.promise("cluster-21")
 @pytest.mark.in_faults
 @pytest.mark.timeout(1_000)
-def test_applications_of_all_slots_archive_and_lake_get_all_once_when_nodes_are_killed_or_stand_still(
+def test_applications_of_all_slots_archive_lake_and_traffic_get_all_once_when_nodes_are_killed_or_stand_still(
     seed: int,
     etcd: EtcdServer,
     servers: dict[str, object],
@@ -306,7 +306,7 @@ def test_applications_of_all_slots_archive_and_lake_get_all_once_when_nodes_are_
     random, database = Random(seed), postgres.database()
     make_tables(parse_url(database), SqlSettings())
     archived = in_storage(storage) | {"stores.static": database}
-    archived["pipeline.queries"] = json.dumps(["dispatch", "archive", "lake"])
+    archived["pipeline.queries"] = json.dumps(["dispatch", "archive", "lake", "traffic"])
 
     async def scenario(found: list[BrokerProcess]) -> None:
         fleet = cluster_fleet(found, random)
@@ -335,6 +335,7 @@ def test_applications_of_all_slots_archive_and_lake_get_all_once_when_nodes_are_
             raise AssertionError(f"{error}; in the logs of both: {logs}; dispatch says: {said}") from None
         await wait_for(partial(is_archived, fleet, postgres, database), SPARK_S, "the archive has everything")
         await wait_for(partial(is_in_lake, fleet, storage), SPARK_S, "the lake has everything")
+        await wait_for(lambda: traffic_in(storage) == lake_by_root(storage), SPARK_S, "traffic is the lake's")
 
     with nodes(etcd, servers | OWN | archived, tmp_path, spare=True, pipeline=True) as found:
         run(scenario(found), 900)
@@ -352,6 +353,18 @@ def is_archived(fleet: Fleet, postgres: SqlServer, database: str) -> bool:
 def is_in_lake(fleet: Fleet, storage: SeaweedServer) -> bool:
     """The same of the table that all slots have."""
     return has_all_once(fleet, rows_in(storage, "lake", "topic", "payload"))
+
+
+def traffic_in(storage: SeaweedServer) -> Counter[str]:
+    """Messages by first topic level, added up over the windows of all slots."""
+    found: Counter[str] = Counter()
+    for root, messages, late in rows_in(storage, "lake-traffic", "root", "messages", "late"):
+        found[root] += messages + late
+    return +found
+
+
+def lake_by_root(storage: SeaweedServer) -> Counter[str]:
+    return Counter(str(root) for (root,) in rows_in(storage, "lake", "root"))
 
 
 def rows_in(storage: SeaweedServer, table: str, *columns: str) -> list[tuple[Any, ...]]:

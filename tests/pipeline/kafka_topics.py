@@ -30,9 +30,17 @@ class LogInKafka:
     """The topics of one broker, with a producer."""
 
     def __init__(
-        self, bootstrap: str, prefix: str, partitions: int = 2, *, record_bytes_max: int = 0
+        self,
+        bootstrap: str,
+        prefix: str,
+        partitions: int = 2,
+        *,
+        record_bytes_max: int = 0,
+        slot: int | None = None,
     ) -> None:
-        self.kafka = KafkaLog(bootstrap=bootstrap, prefix=prefix, record_bytes_max=record_bytes_max)
+        self.kafka = KafkaLog(
+            bootstrap=bootstrap, prefix=prefix, record_bytes_max=record_bytes_max, slot=slot
+        )
         self.positions = KafkaPositions(self.kafka)
         self.positions.ensure_topic(self.kafka.log_topic, partitions)
         self._admin = AdminClient({"bootstrap.servers": bootstrap})

@@ -18,16 +18,13 @@ from embermq.app.settings import SQLITE
 from embermq.app.store_addresses import cluster_name
 from embermq.edge.settings import Address
 from embermq.edge.settings import parse_address as parse_listener
-from embermq.pipeline.settings import QueryName, is_s3
+from embermq.pipeline.settings import is_s3
 
 if TYPE_CHECKING:
     from embermq.app.config import Settings
     from embermq.cluster.settings import ClusterSettings
     from embermq.durability.retention import QueryPolicy
     from embermq.pipeline.rules.settings import RuleSettings
-
-QUERIES_BY_SLOT: tuple[QueryName, ...] = ("dispatch", "archive", "lake")
-"""Queries of the pipeline that each node runs over the log of its slot."""
 
 
 def slot_settings(settings: Settings, slot: int) -> Settings:
@@ -117,17 +114,12 @@ def _check_encryption(cluster: ClusterSettings, listen: Address) -> None:
 
 
 def _check_queries(settings: Settings) -> None:
-    unfit = [query for query in settings.pipeline.queries if query not in QUERIES_BY_SLOT]
-    if unfit:
+    of_tables = [query for query in ("lake", "traffic") if query in settings.pipeline.queries]
+    if of_tables and not is_s3(settings.pipeline):
         raise ValueError(
-            f"pipeline.queries: with cluster.slots of {settings.cluster.slots}, leave out {' and '.join(unfit)}: it "
-            "writes a file of one node, and would count again what it has counted when a slot goes to another one"
-        )
-    if "lake" in settings.pipeline.queries and not is_s3(settings.pipeline):
-        raise ValueError(
-            f"pipeline.queries: with cluster.slots of {settings.cluster.slots}, lake needs pipeline.lake_dir in object "
-            "storage (s3a://BUCKET/PATH): the nodes of all slots write one table, and in a folder two commits at once "
-            "may become one"
+            f"pipeline.lake_dir: with cluster.slots of {settings.cluster.slots}, it has to be in object storage "
+            f"(s3a://BUCKET/PATH) for {' and '.join(of_tables)}: the nodes of all slots write one table, and in a "
+            "folder two commits at once may become one"
         )
     if "archive" in settings.pipeline.queries and settings.stores.static == SQLITE:
         raise ValueError(

@@ -124,6 +124,11 @@ class Places(Struct, frozen=True):
         """pipeline/lake.lock: held by the Java that writes the lake as long as it lives."""
         return self.work / "lake.lock"
 
+    @property
+    def traffic_lock(self) -> Path:
+        """pipeline/traffic.lock: the same for the table of traffic of a cluster."""
+        return self.work / "traffic.lock"
+
     def rule_table_lock(self, rule: str) -> Path:
         """pipeline/rule-tables/RULE.lock: the same for the table of a rule."""
         return self.work / "rule-tables" / f"{rule}.lock"

@@ -264,12 +264,17 @@ def spark_options(settings: PipelineSettings) -> dict[str, str]:
 
 def writes_lake(settings: PipelineSettings) -> bool:
     """Whether a query or a rule does."""
-    return "lake" in settings.queries or _writes_tables(settings)
+    return "lake" in settings.queries or _writes_beside_lake(settings)
 
 
-def _writes_tables(settings: PipelineSettings) -> bool:
+def _writes_beside_lake(settings: PipelineSettings) -> bool:
     rules = settings.rules.values() if isinstance(settings, DriverSettings) else ()
-    return any(rule.to == "lake" for rule in rules)
+    return any(rule.to == "lake" for rule in rules) or has_traffic_table(settings)
+
+
+def has_traffic_table(settings: PipelineSettings) -> bool:
+    """Whether traffic is a table beside the lake, of several slots, and no file."""
+    return "traffic" in settings.queries and slot_of_pipeline(settings) is not None
 
 
 def is_s3(settings: PipelineSettings) -> bool:
@@ -305,11 +310,11 @@ def _check_lake(settings: PipelineSettings) -> None:
     if (
         is_s3(settings)
         and "/" not in settings.lake_dir.removeprefix(_S3).strip("/")
-        and _writes_tables(settings)
+        and _writes_beside_lake(settings)
     ):
         raise PipelineSettingsError(
-            f"pipeline.lake_dir = {settings.lake_dir!r}: a rule to the lake needs a PATH behind the bucket, "
-            "beside which its table is"
+            f"pipeline.lake_dir = {settings.lake_dir!r}: a rule to the lake, and traffic of a cluster, need a PATH "
+            "behind the bucket, beside which their tables are"
         )
 
 

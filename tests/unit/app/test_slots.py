@@ -91,11 +91,11 @@ def test_what_another_slot_has_not_read_is_not_dropped_whatever_the_policy_is(
         (replace(TWO, stores=replace(TWO.stores, session="redis://box?slot=1")), "leave out the option slot"),
         (
             replace(TWO, pipeline=PipelineSettings(enabled=True)),
-            r"^pipeline.queries: with cluster.slots of 2, leave out traffic: ",
+            r"^pipeline.lake_dir: with cluster.slots of 2, .* in object storage .* for lake and traffic: ",
         ),
         (
-            replace(TWO, pipeline=PipelineSettings(enabled=True, queries=("dispatch", "lake"))),
-            r"^pipeline.queries: with cluster.slots of 2, lake needs pipeline.lake_dir in object storage",
+            replace(TWO, pipeline=PipelineSettings(enabled=True, queries=("dispatch", "traffic"))),
+            r"^pipeline.lake_dir: with cluster.slots of 2, .* in object storage .* for traffic: ",
         ),
         (
             replace(TWO, pipeline=PipelineSettings(enabled=True, queries=("dispatch", "archive"))),
@@ -116,9 +116,9 @@ def test_what_several_slots_cannot_do_yet_is_refused_by_name(settings: Settings,
         check_slots(settings)
 
 
-def test_each_node_runs_dispatch_archive_lake_and_rules_over_the_log_of_its_slot() -> None:
+def test_each_node_runs_all_queries_and_rules_over_the_log_of_its_slot() -> None:
     pipeline = PipelineSettings(
-        enabled=True, queries=("dispatch", "archive", "lake"), lake_dir="s3a://plant/lake"
+        enabled=True, queries=("dispatch", "archive", "lake", "traffic"), lake_dir="s3a://plant/lake"
     )
     stores = replace(TWO.stores, static="postgresql://box/embermq")
     check_slots(settings := replace(with_rule(to="lake"), pipeline=pipeline, stores=stores))

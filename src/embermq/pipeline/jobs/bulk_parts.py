@@ -3,6 +3,7 @@
 They read nothing of the log themselves; `jobs.bulk` reads it once for all that are at the same positions.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable
@@ -22,11 +23,13 @@ from embermq.pipeline.settings import DriverSettings, slot_of_pipeline
 from embermq.pipeline.sinks.lake import Lake, lake_place
 from embermq.pipeline.sinks.message_file import MessageFile, MessageStoreSink
 from embermq.pipeline.sinks.message_tasks import write_by_tasks
+from embermq.pipeline.sinks.traffic_table import TrafficTable
 from embermq.pipeline.sinks.traffic_windows import WATERMARK_S, TrafficWindows, receipts_begin
 from embermq.pipeline.transforms.archive import lake_rows, stored_messages
 from embermq.pipeline.transforms.traffic import traffic_events
 
 _MS_PER_HOUR = 3_600_000
+_HOURS_A_DAY = 24
 WAITING_FULL = 1_000
 """So much of what waits beside the log is a batch by itself."""
 
@@ -201,18 +204,28 @@ class LakeFeed(BulkPart):
 
 
 class Traffic(BulkPart):
-    """Rates, sizes and latencies by first topic level; the latencies are of the receipts beside the log."""
+    """Rates, sizes and latencies by first topic level; the latencies are of the receipts beside the log. Several slots
+    add to one table."""
 
     name = "traffic"
 
     def __init__(self, settings: DriverSettings, places: Places, log: BulkLog) -> None:
         super().__init__(settings, places, log)
-        self._sink = TrafficWindows(
-            places.traffic, settings.traffic_window_s, WATERMARK_S, partitioned=log.is_partitioned
-        )
+        slot = slot_of_pipeline(settings)
+        self._sink: TrafficTable | TrafficWindows
+        if slot is None:
+            self._sink = TrafficWindows(
+                places.traffic, settings.traffic_window_s, WATERMARK_S, partitioned=log.is_partitioned
+            )
+        else:
+            self._sink = TrafficTable(settings, places, slot)
+            self.held.callback(self._sink.close)
+        self._upkeep = LakeUpkeep(math.ceil(settings.retention_hours / _HOURS_A_DAY), slot)
 
     def open(self, spark: SparkSession) -> None:
-        """It is open."""
+        if isinstance(self._sink, TrafficTable):
+            lake_jars(self.settings)  # says what is missing, and how to get it
+            self._sink.open(spark, self.log.identity(), self.log.bounds)
 
     def positions(self) -> Positions:
         return self._sink.positions()
@@ -238,7 +251,10 @@ class Traffic(BulkPart):
         self._sink.write(self.log.read_receipts(begin, end))
 
     def keep_up(self, now_ms: int) -> None:
-        self._sink.prune(self.oldest_ms(now_ms), self.settings.prune_rows_max)
+        if isinstance(self._sink, TrafficTable):
+            self._upkeep.look(self._sink, now_ms)
+        else:
+            self._sink.prune(self.oldest_ms(now_ms), self.settings.prune_rows_max)
 
 
 PARTS: tuple[type[BulkPart], ...] = (Archive, LakeFeed, Traffic)

@@ -34,12 +34,19 @@ from embermq.pipeline.jobs.report_values import (
 )
 from embermq.pipeline.places import Places
 from embermq.pipeline.schema import PARTITION
-from embermq.pipeline.settings import DriverSettings, PipelineSettings
+from embermq.pipeline.settings import (
+    DriverSettings,
+    PipelineSettings,
+    has_traffic_table,
+    slot_of_pipeline,
+)
 from embermq.pipeline.sinks.delta_table import DeltaTable
 from embermq.pipeline.sinks.lake import lake_place
+from embermq.pipeline.sinks.traffic_table import traffic_place
 from embermq.pipeline.sources.log_file import BrokerFile
 from embermq.pipeline.sources.message_log import MessageLogSource
 from embermq.pipeline.transforms.report import by_hour, by_publisher, by_receiver, by_size, sizes_by_root
+from embermq.pipeline.transforms.traffic import latency_windows
 
 STEPS = 3
 """Behind the reading of each log."""
@@ -73,7 +80,7 @@ def run_report(
     with (
         spark_failures(lambda reason: AuditError(f"the messages cannot be read: {reason}")),
         tempfile.TemporaryDirectory(prefix="embermq-") as work,
-        batch_session(settings[0], tasks, Path(work), lake=has_lake(settings[0], places)) as spark,
+        batch_session(settings[0], tasks, Path(work), lake=_reads_tables(settings[0], places)) as spark,
     ):
         steps = len(settings) + STEPS
         ranges: tuple[PartitionRange, ...] = ()
@@ -83,7 +90,8 @@ def run_report(
             ranges, kept = (*ranges, *found_in), [*kept, records]
             progress(step, steps)
         together, told = reduce(DataFrame.unionByName, kept), partial(_told, progress, steps)
-        found = _look(together, places, letters, wanted, into=into, progress=told)
+        latencies = partial(_latencies, partial(_windows, spark, settings, places))
+        found = _look(together, latencies, letters, wanted, into=into, progress=told)
     return TrafficReport(ranges=ranges, seconds=round(time.monotonic() - began, 3), **found)
 
 
@@ -113,7 +121,7 @@ def _told(progress: Progress, steps: int, done: int) -> None:
 
 def _look(
     records: DataFrame,
-    places: Places,
+    latencies_in: Callable[[int, int], Iterator[Latency]],
     letters_files: Sequence[Path],
     wanted: PastRange,
     *,
@@ -167,7 +175,7 @@ def _look(
     progress(2)
     from_ms = wanted.start_ms if wanted.start_ms is not None else oldest_ms or 0
     to_ms = wanted.end_ms if wanted.end_ms is not None else (newest_ms or 0) + 1
-    latencies, letters = tuple(_latencies(places, from_ms, to_ms)), tuple(_dead_letters(letters_files))
+    latencies, letters = tuple(latencies_in(from_ms, to_ms)), tuple(_dead_letters(letters_files))
     if into is not None:
         _write(into, "latencies", latencies, Latency)
         _write(into, "dead_letters", letters, DeadLetters)
@@ -184,13 +192,32 @@ def _talkers(table: DataFrame, name: str) -> Iterator[Talker]:
         yield Talker(client=row[name], messages=row["messages"], payload_bytes=row["payload_bytes"])
 
 
-def _latencies(places: Places, from_ms: int, to_ms: int) -> Iterator[Latency]:
+def _reads_tables(settings: PipelineSettings, places: Places) -> bool:
+    return has_lake(settings, places) or has_traffic_table(settings)
+
+
+def _windows(
+    spark: SparkSession, settings: Sequence[PipelineSettings], places: Places, from_ms: int, to_ms: int
+) -> Sequence[Sequence[Any]]:
+    """Samples, median, 99th percentile and longest latency of each window, with its day and type of client in front,
+    ordered by these and the median: of the slots' table, where they have one."""
+    if not has_traffic_table(settings[0]):
+        with closing(BrokerFile(places.traffic)) as file:
+            return file.query(_LATENCIES, (from_ms, to_ms)) or []
+    table = DeltaTable(spark, traffic_place(settings[0], places))
+    if not table.exists():
+        return []
+    slots = [slot_of_pipeline(one) for one in settings]
+    return latency_windows(table.read().where(F.col("slot").isin(slots)), from_ms, to_ms).collect()
+
+
+def _latencies(
+    windows_in: Callable[[int, int], Sequence[Sequence[Any]]], from_ms: int, to_ms: int
+) -> Iterator[Latency]:
     """By day and type of client: quantiles of windows do not add up, so it is the median window, weighted by its
     samples, and the worst one."""
-    with closing(BrokerFile(places.traffic)) as file:
-        rows = file.query(_LATENCIES, (from_ms, to_ms)) or []
     days: dict[tuple[str, int], list[tuple[int, ...]]] = {}
-    for day, kind, *figures in rows:
+    for day, kind, *figures in windows_in(from_ms, to_ms):
         days.setdefault((day, kind), []).append(tuple(figures))
     for (day, kind), windows in days.items():
         samples = sum(window[0] for window in windows)

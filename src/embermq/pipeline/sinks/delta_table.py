@@ -123,6 +123,10 @@ class DeltaTable:
         """The number of the newest commit."""
         return int(self._snapshot().version())
 
+    def read(self) -> DataFrame:
+        """Its rows, as they are now."""
+        return self.spark.read.format("delta").load(self._place)
+
     def exists(self) -> bool:
         """Whether there is a table at its place."""
         return int(self._snapshot().version()) >= 0

@@ -1,28 +1,19 @@
-"""The lake: a Delta Lake table in which each position is once. The slots of a cluster have one together.
+"""The lake: a Delta Lake table with each message once."""
 
-The commit of a batch is Delta's, and carries the position. lake.db is written after it, so that it is never ahead; the
-broker's retention, status and backup go by it. A start asks the table, so a lost checkpoint or a lost lake.db repeats
-and skips nothing, and a lake that somebody has removed is filled anew from what the log still has.
-"""
-
-from collections.abc import Iterable, Mapping
 from pathlib import Path
-from uuid import uuid4
 
-from msgspec import Struct
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame
 
 from embermq.pipeline.places import Places
-from embermq.pipeline.schema import PARTITION
 from embermq.pipeline.settings import PipelineSettings, is_s3
-from embermq.pipeline.sinks.delta_table import OF_MESSAGES, DeltaTable
-from embermq.pipeline.sinks.held_table import HeldTable, Noted
+from embermq.pipeline.sinks.delta_table import OF_MESSAGES
+from embermq.pipeline.sinks.positioned_table import PositionedTable
 from embermq.pipeline.sinks.sink_file import SinkFile
 from embermq.pipeline.transforms.archive import lake_schema
-from embermq.pipeline.transforms.batch_values import is_missing, is_new, is_rejected
 
 READER = "lake"
+LEDGER = ((__package__ or ""), "lake.sql")
+"""How far a table is, in the file of its query."""
 
 
 def lake_place(settings: PipelineSettings, places: Places) -> str:
@@ -32,127 +23,12 @@ def lake_place(settings: PipelineSettings, places: Places) -> str:
     return str(Path(settings.lake_dir).absolute() if settings.lake_dir else places.lake)
 
 
-class Covered(Struct, frozen=True):
-    """What a batch has of one partition: positions [first, end), good records among them, records that could not be
-    understood, positions that the log did not hold any more, bytes of payload."""
-
-    partition: int
-    first: int
-    end: int
-    good: int
-    rejected: int
-    missing: int
-    data_bytes: int
-
-
-class Lake:
-    """Writes batches. `open` comes first, and again after a failure: then the table says what has been committed."""
+class Lake(PositionedTable):
+    """Takes what `lake_rows` gives."""
 
     def __init__(self, place: str, places: Places, *, shared: bool = False) -> None:
-        self._held = HeldTable(place, OF_MESSAGES, places.lake_lock, shared=shared)
-        self.file = SinkFile(places.lake_ledger, READER, (__package__ or "", "lake.sql"))
-        self._log_id = 0
-        self._is_embedded = True
-        self._done: dict[int, int] = {}
-        self.commits = 0
-        """So many this process has made; each adds a file."""
+        file = SinkFile(places.lake_ledger, READER, LEDGER)
+        super().__init__(place, OF_MESSAGES, lake_schema(), file=file, lock=places.lake_lock, shared=shared)
 
-    @property
-    def table(self) -> DeltaTable:
-        """The table; the lake is open."""
-        return self._held.table
-
-    def open(self, spark: SparkSession, log_id: int, partitions: Iterable[int] | None = None) -> None:
-        """Take the lake and see how far it is. `partitions` are those of a log in Kafka, None for the embedded one.
-        Raises LakeError."""
-        self.take(spark)
-        self._log_id, self._is_embedded = log_id, partitions is None
-        numbers = (PARTITION,) if partitions is None else partitions
-        self._done = self.table.positions(log_id, numbers)
-        with self.file.transaction() as connection:
-            connection.execute(
-                "DELETE FROM progress WHERE reader = ?1 OR reader GLOB ?2", (READER, f"{READER};*")
-            )
-            self._note(self._done)
-
-    def take(self, spark: SparkSession) -> None:
-        """Be the only one who writes the lake, and make the table when it is not there. Raises LakeError."""
-        asked = "SELECT version, boot, run FROM lake_version LEFT JOIN lake_run USING (id)"
-        row = self.file.connection.execute(asked).fetchone()
-        run = uuid4().hex
-        self._held.take(spark, Noted() if row is None else Noted(int(row[0]), str(row[1]), row[2] or ""), run)
-        self._held.create(lake_schema())
-        with self.file.transaction() as connection:
-            self._note({})  # what the run before has left is synced, before it is forgotten
-            connection.execute("INSERT OR REPLACE INTO lake_run VALUES (1, ?)", (run,))
-
-    def note_version(self) -> None:
-        """The table was put in order: from now on a backup takes its newest state, whose files are kept."""
-        with self.file.transaction():
-            self._note({})
-
-    def positions(self) -> dict[int, int]:
-        """Below these everything is in the lake; partitions that have not begun are not there."""
-        return dict(self._done)
-
-    def begin_at(self, begin: Mapping[int, int]) -> None:
-        """Say where partitions begin; no effect for those that have begun."""
-        for number, offset in begin.items():
-            self._done.setdefault(number, offset)
-            self.file.begin_at(offset, self._key(number))
-
-    def write(self, rows: DataFrame) -> int:
-        """Take what `lake_rows` gives; returns the number of log positions it covered.
-
-        Whoever calls keeps the rows on disk meanwhile, never in memory: the end of each partition has to be known
-        before the commit that it names.
-        """
-        new = rows.where(is_new(self._done))
-        covered = _covered(new)
-        for one in covered:
-            self._append(new, one)
-        return sum(one.end - one.first for one in covered)
-
-    def close(self) -> None:
-        """Let go of the lake and its file."""
-        self.file.close()
-        self._held.close()
-
-    def _append(self, rows: DataFrame, one: Covered) -> None:
-        mine = rows.where(F.col("partition") == F.lit(one.partition))
-        good = mine.where(F.col("error").isNull()).withColumn("log_id", F.lit(self._log_id).cast("bigint"))
-        self.table.append(good.select(lake_schema().names), self._log_id, one.partition, one.end)
-        self._done[one.partition] = one.end
-        self.commits += 1
-        with self.file.transaction():
-            self.file.count(
-                records=one.good + one.rejected + one.missing,
-                entries=one.good,
-                rejected=one.rejected,
-                missing=one.missing,
-                bytes=one.data_bytes,
-            )
-            self._note({one.partition: one.end})
-
-    def _note(self, positions: Mapping[int, int]) -> None:
-        """Inside a transaction: the file says what the table says, and what is on disk."""
-        noted = self._held.sync()
-        for number, offset in positions.items():
-            self.file.move_to(offset, self._key(number))
-        synced = (noted.version, noted.boot)
-        self.file.connection.execute("INSERT OR REPLACE INTO lake_version VALUES (1, ?, ?)", synced)
-
-    def _key(self, partition: int) -> int | None:
-        return None if self._is_embedded else partition
-
-
-def _covered(rows: DataFrame) -> list[Covered]:
-    found = rows.groupBy("partition").agg(
-        F.min("offset").alias("first"),
-        F.max(F.col("offset") + F.col("span")).alias("end"),
-        F.count_if(F.col("error").isNull()).alias("good"),
-        F.coalesce(F.sum(F.when(is_rejected(), F.col("span"))), F.lit(0)).alias("rejected"),
-        F.coalesce(F.sum(F.when(is_missing(), F.col("span"))), F.lit(0)).alias("missing"),
-        F.coalesce(F.sum("payload_bytes"), F.lit(0)).alias("data_bytes"),
-    )
-    return [Covered(**row.asDict()) for row in found.orderBy("partition").collect()]
+    def _made(self, rows: DataFrame) -> DataFrame:
+        return rows.where("error IS NULL")

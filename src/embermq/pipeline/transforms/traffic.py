@@ -1,6 +1,6 @@
 """From records and delivery receipts to windows of event time."""
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from embermq.pipeline.schema import traffic_schema
@@ -75,3 +75,33 @@ def traffic_windows(events: DataFrame, window_s: int, watermark_ms: int) -> Data
         F.max(F.col("offset") + F.col("span")).alias("next"),
         F.max(F.when(is_message, F.unix_millis("accepted_at"))).alias("newest_ms"),
     )
+
+
+def latency_windows(sums: DataFrame, from_ms: int, to_ms: int) -> DataFrame:
+    """Of partial sums of windows that begin within [from_ms, to_ms): day, client type, samples, median, 99th percentile
+    and longest latency of each window and first topic level, ordered by the first two and the median."""
+    inside = F.col("window_ms").between(from_ms, to_ms - 1) & F.col("client_type").isNotNull()
+    of = ("window_ms", "root", "client_type")
+    added = sums.where(inside).groupBy(*of, "bucket")
+    buckets = added.agg(F.sum("deliveries").alias("deliveries"), F.max("max_us").alias("max_us"))
+    each = Window.partitionBy(*of)
+    seen, all_of_them = (F.sum("deliveries").over(one) for one in (each.orderBy("bucket"), each))
+    longest = F.max("max_us")
+
+    def quantile(share: float) -> Column:
+        """The middle of the bucket that holds that share of the samples, never above its largest."""
+        reaches = F.col("seen") >= F.lit(share) * F.col("all")
+        found = F.min(F.when(reaches, F.struct("bucket", "max_us")))
+        middle = F.pow(F.lit(2), (found["bucket"] + 0.5) / BUCKETS_PER_DOUBLING)
+        return F.least(found["max_us"], F.round(middle).cast("bigint"))
+
+    windows = buckets.withColumns({"seen": seen, "all": all_of_them}).groupBy(*of)
+    day = F.to_date(F.timestamp_millis("window_ms")).cast("string").alias("day")
+    figures = windows.agg(
+        F.sum("deliveries").alias("deliveries"),
+        quantile(0.50).alias("p50_us"),
+        quantile(0.99).alias("p99_us"),
+        longest.alias("max_us"),
+    )
+    ordered = figures.select(day, "client_type", "deliveries", "p50_us", "p99_us", "max_us")
+    return ordered.orderBy("day", "client_type", "p50_us")
