@@ -7,6 +7,7 @@ however it ended, what it had open is closed, and nothing else closes it: the en
 from __future__ import annotations
 
 import logging
+import mmap
 import os
 import signal
 from contextlib import suppress
@@ -19,6 +20,7 @@ from embermq.ports.membership import NodeLease
 LOG = logging.getLogger("embermq")
 PIPE = 3
 """The one descriptor that the guard has, beside the three that every process has."""
+LEASE_BYTES = 8
 
 
 class LeaseGuard:
@@ -27,6 +29,8 @@ class LeaseGuard:
 
     def __init__(self, settings: Settings) -> None:
         open_membership(settings).close()  # loaded now, it is there at once when it is needed
+        self._lease = mmap.mmap(-1, LEASE_BYTES)
+        """The broker's lease, which all of these processes see."""
         reads, self._writes = os.pipe()
         try:
             is_guard = not os.fork()
@@ -38,15 +42,14 @@ class LeaseGuard:
         if is_guard:
             try:
                 _stay(reads)
-                _guard(settings)
+                _guard(settings, self._lease)
             finally:
                 os._exit(0)
         os.close(reads)
 
     def note(self, lease: NodeLease) -> None:
         """This is the broker's lease from now on."""
-        with suppress(OSError):  # there is no guard any more
-            os.write(self._writes, b"%d\n" % lease.id)
+        self._lease[:] = lease.id.to_bytes(LEASE_BYTES)
 
 
 def _stay(reads: int) -> None:
@@ -61,12 +64,16 @@ def _stay(reads: int) -> None:
     os.closerange(PIPE + 1, os.sysconf("SC_OPEN_MAX"))
 
 
-def _guard(settings: Settings) -> None:
-    lease = 0
-    with open(PIPE, encoding="ascii") as noted:
-        for line in noted:
-            lease = int(line)
-    if lease:
+def _guard(settings: Settings, lease: mmap.mmap) -> None:
+    """Two processes: one waits for the broker's end, and the other makes a new one when that is killed. So there is one
+    left, whichever of the two somebody kills."""
+    is_killed = True
+    while is_killed and (guard := os.fork()):
+        is_killed = os.WIFSIGNALED(os.waitpid(guard, 0)[1])
+    if not is_killed:
+        return
+    os.read(PIPE, 1)
+    if number := int.from_bytes(lease[:]):
         membership = open_membership(settings)
         with suppress(StoreError):  # it ends by itself
-            membership.leave(NodeLease(lease, 0.0))
+            membership.leave(NodeLease(number, 0.0))

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from tests.support.waiting import wait_until
 
 WAIT_S = 60.0
@@ -37,17 +38,41 @@ signal.pause()
 """
 
 
-def test_the_lease_that_was_noted_last_is_ended_when_the_whole_group_is_killed(tmp_path: Path) -> None:
+def children(of: int) -> list[int]:
+    return [int(one) for one in Path(f"/proc/{of}/task/{of}/children").read_text().split()]
+
+
+def is_there(process: int) -> bool:
+    """And is no zombie."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.parametrize("killed", ["none", "the one that makes it", "the guard", "the guard, twice"])
+def test_the_lease_that_was_noted_last_is_ended_when_the_whole_group_is_killed(
+    tmp_path: Path, killed: str
+) -> None:
     left = tmp_path / "left"
     typed = [sys.executable, "-c", BROKER, str(left)]
     with subprocess.Popen(typed, stdout=subprocess.PIPE, text=True, process_group=0) as broker:
         try:
             assert broker.stdout is not None and broker.stdout.readline() == "ready\n"
-            children = Path(f"/proc/{broker.pid}/task/{broker.pid}/children")
-            (guard,) = map(int, children.read_text().split())
-            wait_until(lambda: os.getsid(guard) == guard, WAIT_S, "it has a session of its own")
-            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-                os.kill(guard, number)
+            (maker,) = children(broker.pid)
+            wait_until(lambda: children(maker), WAIT_S, "there are both")
+            (guard,) = children(maker)
+            assert (os.getsid(maker), os.getsid(guard)) == (maker, maker), "a session of their own"
+            for one in (maker, guard):
+                for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+                    os.kill(one, number)
+            if killed == "the one that makes it":
+                os.kill(maker, signal.SIGKILL)
+            for _ in range(killed.count("guard") + killed.count("twice")):
+                before = guard
+                os.kill(guard, signal.SIGKILL)
+                wait_until(lambda: children(maker) not in ([], [before]), WAIT_S, "there is another")  # noqa: B023
+                (guard,) = children(maker)
             assert not left.exists()
         finally:
             os.killpg(broker.pid, signal.SIGKILL)
@@ -55,4 +80,4 @@ def test_the_lease_that_was_noted_last_is_ended_when_the_whole_group_is_killed(t
     lease, nothing, *others = left.read_text().split()
     assert (lease, nothing) == ("8", os.devnull)
     assert all(one.startswith("pipe:") for one in others), "it holds what was the broker's"
-    wait_until(lambda: not Path(f"/proc/{guard}").exists(), WAIT_S, "it has ended")
+    wait_until(lambda: not is_there(guard) and not is_there(maker), WAIT_S, "they have ended")
