@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import Counter
 from functools import partial
 from operator import eq
@@ -11,6 +12,7 @@ from random import Random
 
 import pytest
 from tests.faults.cluster import (
+    NO_QUEUES,
     SLOTS,
     WAIT_S,
     all_is_taken,
@@ -31,6 +33,8 @@ from tests.support.waiting import wait_for
 from embermq.cluster.slots import slot_of
 from embermq.mqtt.wire.packets import Packet, Publish, Pubrel, Subscription
 
+APPLICATIONS = NO_QUEUES | {"clients.application_ids": json.dumps(["member-0*", "two*"])}
+"""Members of that type are members as others are."""
 KILLS = 2
 MESSAGES = 250
 EACH = 20
@@ -110,7 +114,7 @@ def test_each_message_goes_to_one_member_wherever_members_and_publishers_are(
                 partial(has_no_session, each), WAIT_S, "what has ended at home has ended everywhere"
             )
 
-    with nodes(etcd, servers, tmp_path) as found:
+    with nodes(etcd, servers, tmp_path, queues=APPLICATIONS) as found:
         run(scenario(found))
         for each in found:
             assert each.stop() == 0
@@ -205,5 +209,5 @@ def test_a_group_gets_all_once_when_nodes_are_killed_or_stand_still(
         assert fleet.acknowledged() == len(fleet.publishers) * KILLS * MESSAGES
         judge(fleet)
 
-    with nodes(etcd, servers, tmp_path, spare=True) as found:
+    with nodes(etcd, servers, tmp_path, spare=True, queues=APPLICATIONS) as found:
         run(scenario(found), 600)

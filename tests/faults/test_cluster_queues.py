@@ -21,6 +21,8 @@ from embermq.cluster.slots import slot_of_queue
 from embermq.mqtt.wire.packets import Packet, Puback, Publish, Subscription, Will
 from embermq.mqtt.wire.properties import Properties
 
+APPLICATIONS = {"clients.application_ids": json.dumps(["w1*", "worker-0*", "worker-1*"])}
+"""Consumers of that type are consumers as others are."""
 KILLS = 4
 PUBLISHED = 60
 """Messages at least that are published from one kill to the next."""
@@ -102,7 +104,7 @@ def test_a_queue_is_used_by_clients_of_all_nodes(
         for owner in range(SLOTS):
             await use(found, owner)
 
-    with nodes(etcd, servers, tmp_path, queues={"queues.join_debounce_ms": 20}) as found:
+    with nodes(etcd, servers, tmp_path, queues=APPLICATIONS | {"queues.join_debounce_ms": 20}) as found:
         run(scenario(found))
         for each in found:
             assert each.stop() == 0
@@ -144,7 +146,11 @@ def test_a_queue_loses_nothing_when_nodes_are_killed_or_stand_still(
     random = Random(seed)
     file = tmp_path / "queues.toml"
     file.write_text(QUEUES.replace("1500ms", "20s"))  # what a busy machine holds up is not given to others
-    settings = {"queues.file": file, "queues.disconnect_grace_ms": 50, "queues.join_debounce_ms": 20}
+    settings = APPLICATIONS | {
+        "queues.file": file,
+        "queues.disconnect_grace_ms": 50,
+        "queues.join_debounce_ms": 20,
+    }
 
     async def scenario(found: list[BrokerProcess]) -> None:
         place, ledger = AnyPlace([each.port for each in found], random), Ledger()

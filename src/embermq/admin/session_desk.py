@@ -252,7 +252,7 @@ def _connection(link: Link, tick: Tick) -> ConnectionView:
         connected=iso_s(tick.to_date(link.opened_ms)),
         silent_s=max(0, tick.now_ms - link.last_ms) / 1000,
         keep_alive_s=link.keep_alive_ms / 1000,
-        window_max=link.session.window_max if link.session is not None else 0,
+        window_max=link.session.client_window_max if link.session is not None else 0,
         packet_bytes_max=link.packet_bytes_max,
         unanswered=link.unanswered,
         unsent_bytes=link.unsent_bytes() or 0,

@@ -42,6 +42,7 @@ from embermq.ports.errors import StoreError
 from embermq.ports.known_log import KnownLog
 from embermq.ports.sessions import StoredState
 from embermq.queues.mqtt.tail import enqueue_tail
+from embermq.routing.shared_logs import SharedLogs
 from embermq.sessions.state import BrokerState
 from embermq.sessions.tick import Tick
 
@@ -144,7 +145,9 @@ def _read(data_dir: Path, settings: Settings, rules: RuleSet | None, stores: _St
         first = redis.queues.log_start() if known.is_any else stored.log_end
         enqueue_tail(queues.queues.core, tick, log_side.log, first, redis.queues.complete_to)
     partitions = settings.application.shared_partitions
-    shared.restore(state.share_by_logs(log_side.application_logs, partitions, shared))
+    # With several slots a group is of all of them, and applications are members of it as devices are.
+    share = state.share_by_logs if settings.cluster.slots == 1 else partial(SharedLogs, state)
+    shared.restore(share(log_side.application_logs, partitions, shared))
     sessions = complete(broker, stored, retained, log_side.log)
     parking.restore(sessions)
     recovery = Recovery(state, delivery.device, log_side.log, redis.history)

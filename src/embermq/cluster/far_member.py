@@ -111,13 +111,12 @@ class FarMember(Struct, eq=False):
 
 
 class FarClient(Struct, eq=False):
-    """A client that is connected, with its links by slot. `room`: so many messages it may have unanswered. `waits_ms`:
-    by slot how long the last one that was lost was waited for. `releasing`: by packet id the slots that have not
-    answered a PUBREL which any of them may be meant by."""
+    """A client that is connected, with its links by slot. `waits_ms`: by slot how long the last one that was lost was
+    waited for. `releasing`: by packet id the slots that have not answered a PUBREL which any of them may be meant by.
+    """
 
     link: Link
     session: Session
-    room: int
     members: dict[int, FarMember] = field(default_factory=dict)
     waits_ms: dict[int, int] = field(default_factory=dict)
     releasing: dict[int, set[int]] = field(default_factory=dict)

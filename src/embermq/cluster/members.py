@@ -159,7 +159,7 @@ class Members(GroupMembers):
         session = link.session
         client = self._clients.get(link)
         if client is None and session is not None and session.link is link and not link.closing:
-            client = self._clients[link] = FarClient(link, session, session.window_max)
+            client = self._clients[link] = FarClient(link, session)
             session.beside = partial(self._has_room, client)
         if client is None:
             return None
@@ -254,7 +254,7 @@ class Members(GroupMembers):
         is_unlimited = link.packet_bytes_max >= UNLIMITED_PACKET_BYTES
         properties = Properties(
             session_expiry_interval=NEVER_EXPIRES if session.persistent else 0,
-            receive_maximum=max(1, min(client.room, WINDOW_MAX)),
+            receive_maximum=max(1, min(client.session.client_window_max, WINDOW_MAX)),
             maximum_packet_size=None if is_unlimited else link.packet_bytes_max,
         )
         name = member_id(session.client_id, session.generation)
@@ -398,11 +398,14 @@ class Members(GroupMembers):
     # The window
 
     def _fill(self, client: FarClient) -> None:
-        """Send what waits for room, as far as there is."""
-        link, window = client.link, client.session.window
+        """Send what waits for room, as far as there is. One message is left to the client's own session: it goes on,
+        whatever comes from other slots. With a Receive Maximum of 1 they come first."""
+        link, window, whole = client.link, client.session.window, client.session.client_window_max
         in_flight = sum(len(member.sent) for member in client.members.values())
         for member in _in_turn(client):
-            if self._doubts or link.paused or link.closing or len(window) + in_flight >= client.room:
+            if self._doubts or link.paused or link.closing or len(window) + in_flight >= whole:
+                break
+            if in_flight >= max(1, whole - 1):
                 break
             if in_flight and link.bulk_bytes >= BULK_BYTES_MAX:
                 break  # what is in flight will be acknowledged
@@ -422,14 +425,12 @@ class Members(GroupMembers):
         self._fit(client)
 
     def _fit(self, client: FarClient) -> None:
-        """The client's own session leaves room for what it has from other slots, and for what waits up to half. An
-        APPLICATION client gets nothing from them."""
-        if client.session.is_application:
-            return
+        """The client's own session leaves room for what it has from other slots, and for what waits up to half."""
+        whole = client.session.client_window_max
         in_flight = sum(len(member.sent) for member in client.members.values())
         waiting = sum(len(member.waiting) for member in client.members.values())
-        left = max(in_flight, min(in_flight + waiting, max(1, client.room // 2)))
-        client.session.window_max = max(0, client.room - left)
+        left = max(in_flight, min(in_flight + waiting, max(1, whole // 2)))
+        client.session.window_max = max(0, whole - left)
 
     def _send(self, client: FarClient, packet: Publish) -> None:
         link, counters = client.link, self._state.counters

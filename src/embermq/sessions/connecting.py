@@ -329,7 +329,7 @@ class Connecting:
         asked = packet.properties.receive_maximum if packet.properties is not None else None
         session.receive_maximum = asked or PACKET_IDS
         session.id_step, session.id_rest = self._state.share.packet_ids
-        session.window_max = min(
+        session.client_window_max = session.window_max = min(
             self._state.settings.inflight_max, session.receive_maximum, PACKET_IDS // session.id_step
         )
 

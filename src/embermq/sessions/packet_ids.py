@@ -38,7 +38,9 @@ def reserve_packet_id(session: Session, delivery: Delivery) -> None:
     if session.reserved is None:
         session.reserved = {}
     session.reserved[delivery.packet_id] = delivery
-    session.window_max = min(session.window_max, PACKET_IDS // session.id_step - len(session.reserved))
+    left = PACKET_IDS // session.id_step - len(session.reserved)
+    session.client_window_max = min(session.client_window_max, left)
+    session.window_max = min(session.window_max, left)
 
 
 def answered_late(session: Session, packet_id: int) -> Delivery | None:
@@ -79,7 +81,7 @@ def answered(session: Session, delivery: Delivery) -> None:
 
 def is_given_up(session: Session) -> bool:
     """Whether everything that the client may have unacknowledged was given up: it can be sent nothing more."""
-    return session.given_up is not None and len(session.given_up) >= session.window_max
+    return session.given_up is not None and len(session.given_up) >= session.client_window_max
 
 
 def forget_given_up(session: Session) -> None:

@@ -86,6 +86,7 @@ class Session:
         "claimant",
         "client_id",
         "client_type",
+        "client_window_max",
         "created_ms",
         "dead",
         "epoch",
@@ -152,7 +153,10 @@ class Session:
         self.queue_filters = NO_FILTERS
         """Subscriptions to durable queues, which stand in no trie; their bytes count in `subscription_bytes`."""
         self.window: dict[int, Delivery] = {}
+        self.client_window_max = PACKET_IDS
+        """What its client may have unacknowledged."""
         self.window_max = PACKET_IDS
+        """The same, less what other slots have of it."""
         self.receive_maximum = PACKET_IDS
         """What its client has said last [MQTT-3.1.2.11.3]."""
         self.waiting: deque[Delivery] | None = None

@@ -37,7 +37,6 @@ DENIED = "not allowed to subscribe there"
 NOT_TAKEN = "the topic filter is longer, or has more levels, than is allowed here"
 STORE_FULL = "sessions cannot be stored now"
 NOT_READ = "what another slot of the cluster has retained cannot be read now"
-APPLICATION_SHARES = "with several slots APPLICATION clients cannot share, nor consume durable queues"
 CHANGED = "what the client may do has changed meanwhile"
 NO_ANSWERS: Answers = {}
 SWITCHED_OFF = "subscriptions of that kind are switched off"
@@ -105,7 +104,6 @@ class Subscribing:
                 for one in lowered
                 if self._is_elsewhere(one.topic_filter)
                 and (self._is_shareable(session, one) or self._is_consumable(session, one))
-                and not session.is_application
             ]
         if members is None or not asked:
             self._subscribe_from(link, packet, start, answers)
@@ -136,7 +134,7 @@ class Subscribing:
             return
         shared_logs = self._state.shared_logs
         then = partial(self._subscribe, link, packet, start, answers)
-        if shared_logs is None or not session.is_application or self._state.share.members is not None:
+        if shared_logs is None or not session.is_application:
             then(NO_REFUSALS)
             return
         self._logs_first.ask(link, shared_logs, self._filters_with_logs(session, packet), then)
@@ -272,9 +270,6 @@ class Subscribing:
             return V3_FAILURE, SWITCHED_OFF  # MQTT 5 clients have been sent away
         if place is None:
             return (ReasonCode.TOPIC_FILTER_INVALID if v5 else V3_FAILURE), NOT_TAKEN
-        is_group = place[0] or place[1].startswith(QUEUE_PREFIX)
-        if is_group and self._state.share.members is not None and session.is_application:
-            return (ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR if v5 else V3_FAILURE), APPLICATION_SHARES
         if text := self._over_limit(session, asked.topic_filter):
             return (ReasonCode.QUOTA_EXCEEDED if v5 else V3_FAILURE), text
         if not self._state.may_subscribe(session.permissions, place[1]):

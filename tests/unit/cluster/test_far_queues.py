@@ -14,6 +14,7 @@ from embermq.cluster.far_member import UNSENT_BYTES_MAX, WAITING_BYTES_MAX
 from embermq.cluster.members import RETRY_MS, TRIES, Members
 from embermq.formats.log_record import FIELD_RULES, replayed_in, slot_in
 from embermq.intake.replaying import Replaying
+from embermq.model.client_type import ClientType
 from embermq.model.message import Message
 from embermq.mqtt.wire.packets import (
     Disconnect,
@@ -190,7 +191,7 @@ def test_what_waits_for_a_node_has_a_limit() -> None:
 
 def test_what_a_client_has_no_room_for_is_not_read_without_end() -> None:
     nodes = TwoNodes()
-    client = nodes.here.connects("w", receive_maximum=2, acknowledges=False)
+    client = nodes.here.connects("w", receive_maximum=3, acknowledges=False)
     consumes(nodes, client)
     ((link, side, _),) = nodes.links
     client.paused = True
@@ -320,9 +321,10 @@ def test_a_consumer_is_one_of_the_queues_slot(name: str) -> None:
     assert client.last(Unsuback).reason_codes == (0,)
 
 
-def test_it_settles_and_gets_again_what_it_has_not_done() -> None:
+@pytest.mark.parametrize("kind", ClientType)
+def test_it_settles_and_gets_again_what_it_has_not_done(kind: ClientType) -> None:
     nodes = TwoNodes()
-    client = nodes.here.keeps("worker-1")
+    client = nodes.here.keeps("worker-1", client_type=kind)
     consumes(nodes, client, f"$share/g/{TOPIC}")
     nodes.there.connects("p").publishes(TOPIC, b"1", b"2")
     nodes.settle()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import cast
 
 import pytest
-from tests.support.hand_driven import HandDrivenBroker, HandLink
+from tests.support.hand_driven import HandDrivenBroker, HandLink, dispatch
 
 from embermq.access.authentication.gate import Gate
 from embermq.access.authentication.identity import Identity
@@ -19,6 +19,7 @@ from embermq.cluster.members import (
     sessions_of,
 )
 from embermq.cluster.slots import slot_of
+from embermq.delivery.application.settings import ApplicationSettings
 from embermq.edge.connection_limits import Admission
 from embermq.edge.listener_settings import Listener
 from embermq.edge.node_door import NodeListenerContext
@@ -88,8 +89,8 @@ class Far:
 class Node:
     """Of slot 0 of two; slot 1 is the test's."""
 
-    def __init__(self) -> None:
-        self.hand = HandDrivenBroker()
+    def __init__(self, application: ApplicationSettings | None = None) -> None:
+        self.hand = HandDrivenBroker(application=application)
         self.calls: list[FarMember] = []
         self.members = Members(self.hand.state, HERE, SLOTS, self.calls.append)
         self.hand.state.share = NodeShare(members=self.members, packet_ids=(SLOTS, HERE))
@@ -223,15 +224,17 @@ def test_messages_and_answers_go_on_under_ids_that_say_whose_they_are() -> None:
     assert not member.sent
 
 
-def test_the_window_of_the_client_is_one() -> None:
+@pytest.mark.parametrize("kind", ClientType)
+def test_the_window_of_the_client_is_one(kind: ClientType) -> None:
     node = Node()
-    client = node.hand.keeps("c", receive_maximum=4, acknowledges=False)
+    client = node.hand.keeps("c", receive_maximum=4, acknowledges=False, client_type=kind)
     client.subscribes("own")
     member, _ = node.joins(client)
     assert node.members.connect(member).properties.receive_maximum == 4  # type: ignore[union-attr]
     publisher = node.hand.connects("p")
     publisher.publishes("own", *(b"own%d" % number for number in range(6)))
     node.hand.settle()
+    dispatch(node.hand)
     node.takes(member, *(from_there(b"far%d" % number, 1 + 2 * number) for number in range(4)))
     assert client.payloads == [b"own0", b"own1", b"own2", b"own3"]
     while len(client.payloads) < 10:
@@ -244,6 +247,45 @@ def test_the_window_of_the_client_is_one() -> None:
     assert [payload for payload in client.payloads if payload.startswith(b"far")] == [
         b"far%d" % number for number in range(4)
     ]
+
+
+@pytest.mark.parametrize("kind", ClientType)
+def test_the_clients_own_session_goes_on_whatever_comes_from_other_slots(kind: ClientType) -> None:
+    node = Node()
+    client = node.hand.keeps("c", receive_maximum=4, acknowledges=False, client_type=kind)
+    client.subscribes("own")
+    member, _ = node.joins(client)
+    node.takes(member, *(from_there(b"far", 1 + 2 * number) for number in range(20)))
+    assert client.payloads == 3 * [b"far"]
+    node.hand.connects("p").publishes("own", b"own1", b"own2")
+    node.hand.settle()
+    dispatch(node.hand)
+    assert client.payloads == [*(3 * [b"far"]), b"own1"]
+    client.does(Puback(client.messages[-1].packet_id))
+    node.hand.settle()
+    assert client.payloads[4:] == [b"own2"]
+
+
+def test_what_an_application_was_given_up_counts_against_all_that_it_may_have() -> None:
+    """And not against its own session's share: what others have sent it may still be acknowledged."""
+    settings = ApplicationSettings(ack_strategy="skip-all")
+    node = Node(settings)
+    client = node.hand.keeps("c", receive_maximum=4, acknowledges=False, client_type=ClientType.APPLICATION)
+    client.subscribes("own")
+    member, _ = node.joins(client)
+    node.takes(member, *(from_there(b"far", 1 + 2 * number) for number in range(5)))
+    node.hand.connects("p").publishes("own", b"own1", b"own2")
+    node.hand.settle()
+    dispatch(node.hand)
+    node.hand.passes(s=settings.pack_timeout_s + 1)
+    assert node.hand.state.counters.application_skipped == 1 and not client.closing
+    client.does(Puback(1), Puback(3))
+    node.hand.settle()
+    assert client.payloads == [*(3 * [b"far"]), b"own1", *(2 * [b"far"])]
+    client.does(Puback(5), Puback(7), Puback(9))
+    node.hand.applications.poll()
+    node.hand.settle()
+    assert client.payloads[6:] == [b"own2"]
 
 
 @pytest.mark.parametrize("answer", [Puback(1), None])
@@ -451,13 +493,6 @@ def test_what_has_waited_is_not_put_on_the_connection_all_at_once() -> None:
         client.bulk_bytes = 0
         node.hand.settle()
         assert len(client.payloads) > before
-
-
-def test_application_clients_are_refused() -> None:
-    node = Node()
-    client = node.hand.keeps("app", client_type=ClientType.APPLICATION)
-    assert client.subscribes(OTHER, OWN) == (FAILED, FAILED)
-    assert not node.calls
 
 
 # At the group's slot

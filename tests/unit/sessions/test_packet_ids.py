@@ -50,9 +50,11 @@ def test_the_window_has_an_id_for_each_place_whatever_is_reserved(step: int) -> 
     row = SessionRow("c", 1, 1, ClientType.APPLICATION, "", ProtocolVersion.V311, 60, True, 0, 0)
     session = Session(row, persistent=True)
     session.id_step = step
-    session.window_max = ids = PACKET_IDS // step
+    session.window_max = session.client_window_max = ids = PACKET_IDS // step
     for count in range(1, ids + 1):
         session.last_packet_id = packet_id = count * step
         message = Message("t", b"", 1, False, "p", 0, 0)
         reserve_packet_id(session, Delivery(message, b"", 0, 1, False, (), packet_id=packet_id))
-        assert session.window_max == ids - count, "to look for one more would never end"
+        assert session.window_max == session.client_window_max == ids - count, (
+            "to look for one more would never end"
+        )

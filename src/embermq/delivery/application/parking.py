@@ -147,8 +147,8 @@ class Parking:
         delivery.seq = seq
         give_up(session, delivery)
         link = session.link
-        too_many = len(session.reserved or ()) > 2 * PARKED_MAX + session.window_max
-        if link is not None and (too_many or session.window_max <= 0):
+        too_many = len(session.reserved or ()) > 2 * PARKED_MAX + session.client_window_max
+        if link is not None and (too_many or session.client_window_max <= 0):
             link.disconnect(ReasonCode.QUOTA_EXCEEDED)  # a new connection frees ids of QoS 1
 
     def _say_full(self, session: Session) -> None:

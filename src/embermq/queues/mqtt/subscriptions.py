@@ -225,7 +225,7 @@ class Subscriptions:
         # Where PUBACK settles, what it holds is what the window has: more would wait here, and not reach its socket.
         link = session.link
         is_explicit = link is not None and mode_on(subscription, link) is AckMode.EXPLICIT
-        return min(wanted, session.receive_maximum if is_explicit else session.window_max)
+        return min(wanted, session.receive_maximum if is_explicit else session.client_window_max)
 
     def other_prefetch(self, queue: str) -> None:
         """The queue has another one, which holds for those who have not said theirs."""
