@@ -5,9 +5,9 @@ time, and the others are closed at once.
 """
 
 import time
-from ipaddress import IPv6Address, ip_address
 from resource import RLIM_INFINITY, RLIMIT_NOFILE, getrlimit, setrlimit
 
+from embermq.access.authentication.slowing import network_of
 from embermq.edge.settings import ClientSettings
 from embermq.model.counters import Counters
 from embermq.mqtt.wire.reason_codes import ReasonCode
@@ -18,8 +18,6 @@ TOLD_MAX = 64
 FILES_KEPT = 128
 """File descriptors that are kept for stores, HTTP and whatever else the broker opens."""
 FILES_MAX = 1_048_576
-NETWORK_BITS = 64
-"""Of an IPv6 address: what is behind them belongs to one customer of a network."""
 
 _TEXTS = {
     ReasonCode.SERVER_BUSY: "there are too many connections",
@@ -112,8 +110,6 @@ class Admission:
         if not self._per_address_max or not host or place.refusal is not None:
             return True
         address = network_of(host)
-        if not address:
-            return True
         count = self._addresses.get(address, 0)
         if count >= self._per_address_max:
             self._counters.refused_address_max += 1
@@ -150,20 +146,6 @@ class Admission:
                 self._addresses[place.address] = left
             else:
                 del self._addresses[place.address]
-
-
-def network_of(host: str) -> str:
-    """What is counted as one address: an IPv4 address, also inside of an IPv6 one, or the first 64 bits of an IPv6
-    address. "" for what is no address."""
-    try:
-        address = ip_address(host.partition("%")[0])
-    except ValueError:
-        return ""
-    if not isinstance(address, IPv6Address):
-        return str(address)
-    if address.ipv4_mapped is not None:
-        return str(address.ipv4_mapped)
-    return str(IPv6Address(int(address) >> NETWORK_BITS << NETWORK_BITS))
 
 
 def descriptors(wanted: int) -> int:

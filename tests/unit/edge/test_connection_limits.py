@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
-from embermq.edge.connection_limits import TOLD_MAX, Admission, ConnectionSlot, Room, descriptors, network_of
+from embermq.edge.connection_limits import TOLD_MAX, Admission, ConnectionSlot, Room, descriptors
 from embermq.edge.settings import ClientSettings
 from embermq.model.counters import Counters
 from embermq.mqtt.wire.reason_codes import ReasonCode
@@ -83,22 +81,6 @@ def test_a_flood_from_one_address_as_well() -> None:
     assert entered == 1 + TOLD_MAX
     assert (counters.refused_address_max, counters.refused_untold) == (999, 999 - TOLD_MAX)
     assert counts.connections == 1
-
-
-@pytest.mark.parametrize(
-    ("host", "network"),
-    [
-        ("192.0.2.7", "192.0.2.7"),
-        ("::ffff:192.0.2.7", "192.0.2.7"),
-        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::"),
-        ("2001:db8:1:2:ffff::", "2001:db8:1:2::"),
-        ("fe80::1%eth0", "fe80::"),
-        ("?", ""),
-        ("/run/mqtt.sock", ""),
-    ],
-)
-def test_what_counts_as_one_address(host: str, network: str) -> None:
-    assert network_of(host) == network
 
 
 def test_the_limit_of_open_files_is_the_limit_of_connections() -> None:
