@@ -418,11 +418,13 @@ class PipelineRuleRequest(Struct, frozen=True, kw_only=True):
 
 
 class PipelineRuleView(Struct, frozen=True, kw_only=True):
-    """A rule. `is_of_api`: it was put over this API, and is changed over it; the others are in the configuration."""
+    """A rule. `target` is the queue, the address without its password or the table that its rows go to; else `to`.
+    `is_of_api`: it was put over this API, and is changed over it; the others are in the configuration."""
 
     name: str
     sql: str
     to: str
+    target: str
     queue: str
     every: str
     over: str

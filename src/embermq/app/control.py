@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from embermq.admin.http import HttpServer
     from embermq.admin.operation import AdminOperation
     from embermq.admin.trail import Trail
+    from embermq.pipeline.status import PipelineStatus
 
 FILE_NAME = "control.sock"
 ANSWER_S = 60.0
@@ -146,9 +147,13 @@ class ControlClient:
             yield from page
             fields |= {name: page[-1][key] for name, key in operation.pages.items()}
 
-    def read(self, path: str) -> Any:
-        """What is at a path of the API that is no operation. Raises as `ask` does."""
-        return msgspec.json.decode(self._answer("GET", PREFIX + path, {}, None, {}))
+    def pipeline_status(self) -> PipelineStatus:
+        """What every query does. Raises as `ask` does."""
+        from embermq.pipeline.status import PipelineStatus
+
+        return msgspec.json.decode(
+            self._answer("GET", PREFIX + "/pipeline", {}, None, {}), type=PipelineStatus
+        )
 
     def _answer(
         self,

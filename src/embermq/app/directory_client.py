@@ -131,6 +131,18 @@ def archive_here(settings: Settings) -> DirectoryClient:
     return DirectoryClient(Path(settings.data_dir), opened)
 
 
+def rules_here(settings: Settings) -> DirectoryClient:
+    """Of the rules of the pipeline that a broker with these settings has."""
+
+    @contextmanager
+    def opened(_: AdminOperation) -> Iterator[object]:
+        from embermq.app.pipeline_rules import RulesShown
+
+        yield RulesShown(settings)
+
+    return DirectoryClient(Path(settings.data_dir), opened)
+
+
 def check_there(data_dir: Path) -> None:
     """Raises UserError for a data directory that is not."""
     if not data_dir.is_dir():

@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from embermq.admin.errors import NotFound, OperationRefused, RequestRefused
 from embermq.admin.values import PipelineRuleView, PutPipelineRuleRequest
 from embermq.app.config import Settings
-from embermq.app.service import BrokerService
 from embermq.app.stored_rules import store_rules, stored_rules
 from embermq.pipeline.errors import PipelineSettingsError
 from embermq.pipeline.rules.settings import RuleSettings
 from embermq.ports.errors import StoreError
+
+if TYPE_CHECKING:
+    from embermq.app.service import BrokerService
 
 Rules = Mapping[str, RuleSettings]
 IN_A_CLUSTER = (
@@ -26,18 +29,14 @@ NO_PIPELINE = (
 )
 
 
-class PipelineRules:
-    """The file is written on a thread, one change after the other."""
+class RulesShown:
+    """Those of the settings, in which rules that were put stand too."""
 
-    def __init__(self, settings: Settings, service: BrokerService) -> None:
-        self._data_dir = Path(settings.data_dir)
-        self._is_in_cluster = bool(settings.cluster.etcd)
-        self._service = service
+    def __init__(self, settings: Settings) -> None:
         self._rules: Rules = settings.rules
         self._written: Rules = {
             name: rule for name, rule in settings.rules.items() if name in _of_api(settings)
         }
-        self._turn = asyncio.Lock()
 
     def all(self) -> Sequence[PipelineRuleView]:
         return [
@@ -45,6 +44,7 @@ class PipelineRules:
                 name=name,
                 sql=rule.sql,
                 to=rule.to,
+                target=rule.queue or rule.shown_url or rule.table or rule.to,
                 queue=rule.queue,
                 every=rule.every,
                 over=rule.over,
@@ -54,6 +54,17 @@ class PipelineRules:
             )
             for name, rule in sorted(self._rules.items())
         ]
+
+
+class PipelineRules(RulesShown):
+    """The file is written on a thread, one change after the other."""
+
+    def __init__(self, settings: Settings, service: BrokerService) -> None:
+        super().__init__(settings)
+        self._data_dir = Path(settings.data_dir)
+        self._is_in_cluster = bool(settings.cluster.etcd)
+        self._service = service
+        self._turn = asyncio.Lock()
 
     async def put(self, asked: PutPipelineRuleRequest) -> None:
         said = msgspec.to_builtins(asked)

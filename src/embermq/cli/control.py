@@ -110,12 +110,11 @@ def broker_command(
     name: str,
     *,
     here: Callable[[Settings], ControlClient] | None = None,
-    there: Callable[..., Told | list[str] | None] | None = None,
 ) -> Callable[[Do], Do]:
     """Add a command of this name, see `client_command`."""
 
     def register(do: Do) -> Do:
-        app.command(name)(client_command(here=here, there=there)(do))
+        app.command(name)(client_command(here=here)(do))
         return do
 
     return register
@@ -124,12 +123,10 @@ def broker_command(
 def client_command(
     *,
     here: Callable[[Settings], ControlClient] | None = None,
-    there: Callable[..., Told | list[str] | None] | None = None,
 ) -> Callable[[Callable[..., Any]], Callable[..., None]]:
     """A command whose first parameter is the running broker, or one elsewhere. With `here` no broker has to run: it is
-    what that makes of the settings in force. With `there` it is these settings, and `there` has a broker elsewhere in
-    their place. It has the options that find the broker, and `--json` when it returns Told; else it returns lines, or
-    None when it has written them, perhaps as JSON, itself."""
+    what that makes of the settings in force. It has the options that find the broker, and `--json` when it returns
+    Told; else it returns lines, or None when it has written them, perhaps as JSON, itself."""
 
     def shown(do: Callable[..., Any]) -> Callable[..., None]:
 
@@ -149,16 +146,14 @@ def client_command(
                 given["as_json"] = as_json
             broker = broker_elsewhere(profile, url, token_file, ca_file)
             directory = None
-            if broker is None and (here is not None or there is not None):
+            if broker is None and here is not None:
                 settings = configuration(config, assignments, data_dir).settings
-                if here is None:
-                    _tell(do(settings, **given), as_json=as_json)
-                    return
                 directory, broker = Path(settings.data_dir), here(settings)
             was_there = directory is None or directory.exists()
             with broker or running_broker(data_dir, config, assignments) as client:
-                told = (there or do)(client, **given)
-            _tell(told, as_json=as_json)
+                told = do(client, **given)
+            if told is not None:
+                tell(told if isinstance(told, Told) else Told(None, told), as_json=as_json)
             if not was_there and directory is not None and directory.exists():
                 say_made(directory)
             if client.missing:
@@ -171,8 +166,3 @@ def client_command(
         return offer(run, do, FINDERS)
 
     return shown
-
-
-def _tell(told: Told | list[str] | None, *, as_json: bool) -> None:
-    if told is not None:
-        tell(told if isinstance(told, Told) else Told(None, told), as_json=as_json)

@@ -282,34 +282,34 @@ def resume(
     print(f"{query} goes on within a second of the pipeline")
 
 
-def _status_elsewhere(broker: ControlClient) -> Told:
-    from embermq.pipeline.status import PipelineStatus
+class _PipelineHere(ControlClient):
+    """Of a data directory and its log: the pipeline may be down."""
 
-    return _told(msgspec.convert(broker.read("/pipeline"), PipelineStatus))
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(Path(settings.data_dir))
+        self._settings = settings
+
+    def pipeline_status(self) -> PipelineStatus:
+        from embermq.app.pipeline_side import look_at_log
+        from embermq.app.slots import noted_slot
+        from embermq.pipeline.errors import PipelineError
+        from embermq.pipeline.status import read_status
+
+        directory = Path(self._settings.data_dir)
+        if self._settings.stores.log == SQLITE and not (directory / "broker.db").is_file():
+            raise UserError(f"{directory} is not the data directory of a broker; name it with --data-dir")
+        try:
+            return read_status(directory, None, look_at_log(noted_slot(self._settings)))
+        except PipelineError as error:
+            found = read_status(directory)
+            problem = f"the log was not looked at, lags are as the pipeline told them last: {error}"
+            return msgspec.structs.replace(found, warnings=(*found.warnings, problem))
 
 
-@broker_command(app, "status", there=_status_elsewhere)
-def status(settings: Settings) -> Told:
+@broker_command(app, "status", here=_PipelineHere)
+def status(broker: ControlClient) -> Told:
     """Show what every query does. State, position, lag, last batch and last error, also when the pipeline is down."""
-    from embermq.app.pipeline_side import look_at_log
-    from embermq.app.slots import noted_slot
-    from embermq.pipeline.errors import PipelineError
-    from embermq.pipeline.status import read_status
-
-    directory = Path(settings.data_dir)
-    if settings.stores.log == SQLITE and not (directory / "broker.db").is_file():
-        raise UserError(f"{directory} is not the data directory of a broker; name it with --data-dir")
-    try:
-        look, problem = look_at_log(noted_slot(settings)), ""
-    except PipelineError as error:
-        look, problem = None, f"the log was not looked at, lags are as the pipeline told them last: {error}"
-    found = read_status(directory, None, look)
-    if problem:
-        found = msgspec.structs.replace(found, warnings=(*found.warnings, problem))
-    return _told(found)
-
-
-def _told(found: PipelineStatus) -> Told:
+    found = broker.pipeline_status()
     lines = [f"{name:<9} {text}" for name, text in _summary(found)]
     if found.queries:
         lines += ["", *table([HEADINGS, *map(_cells, found.queries)], names=NAMES)]

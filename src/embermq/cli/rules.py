@@ -12,6 +12,7 @@ from embermq.admin import access_operations as ops
 from embermq.admin.values import PipelineRuleView
 from embermq.app.config import Settings
 from embermq.app.control import ControlClient
+from embermq.app.directory_client import rules_here
 from embermq.app.slots import named_slot
 from embermq.cli.control import broker_command
 from embermq.cli.options import Slot, Tasks, with_settings
@@ -34,26 +35,12 @@ class Target(Enum):
     MQTT, QUEUE, LAKE = "mqtt", "queue", "lake"
 
 
-def _list_elsewhere(broker: ControlClient) -> Told:
-    found = [msgspec.convert(one, PipelineRuleView) for one in broker.ask(ops.LIST_PIPELINE_RULES)]
-    rows = [(one.name, one.queue or one.to, shown(" ".join(one.sql.split()))) for one in found]
-    return Told(found, table([("rule", "to", "sql"), *rows], names=3))
-
-
-@broker_command(app, "list", there=_list_elsewhere)
-def list_rules(settings: Settings) -> Told:
+@broker_command(app, "list", here=rules_here)
+def list_rules(broker: ControlClient) -> Told:
     """Show the rules of the configuration, and those that were put."""
-    from embermq.tools.rules import chosen
-
-    found = chosen((), settings)
-    about = [
-        {"name": name, **msgspec.to_builtins(rule), "url": rule.shown_url} for name, rule in found.items()
-    ]
-    rows = [
-        (name, rule.queue or rule.shown_url or rule.table or rule.to, shown(" ".join(rule.sql.split())))
-        for name, rule in found.items()
-    ]
-    return Told(about, table([("rule", "to", "sql"), *rows], names=3))
+    found = [msgspec.convert(one, PipelineRuleView) for one in broker.ask(ops.LIST_PIPELINE_RULES)]
+    rows = [(one.name, one.target, shown(" ".join(one.sql.split()))) for one in found]
+    return Told(found, table([("rule", "to", "sql"), *rows], names=3))
 
 
 @broker_command(app, "put")

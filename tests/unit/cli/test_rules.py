@@ -58,7 +58,24 @@ def test_rules_are_put_listed_and_deleted_as_over_the_api(
     assert main(["rules", "list", "--json"]) == 0
     hot, mean = msgspec.json.decode(capsys.readouterr().out)
     rule = {"name": "hot", "sql": SQL, "to": "queue", "queue": "hot", "every": "", "over": ""}
-    assert hot == rule | {"qos": 2, "sees_rules": True, "is_of_api": True}
+    assert hot == rule | {"target": "hot", "qos": 2, "sees_rules": True, "is_of_api": True}
     assert (mean["to"], mean["every"], mean["over"], mean["qos"]) == ("mqtt", "1m", "5m", 1)
     assert main(["rules", "delete", "hot"]) == 0
     assert [one.name for one in broker.desk.all()] == ["mean"]
+
+
+def test_rules_are_listed_without_a_broker_and_without_the_path_that_may_be_a_secret(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "ember.toml"
+    config.write_text(f"[rules.hook]\nsql = '{SQL}'\nto = 'webhook'\nurl = 'https://there.example/secret'\n")
+    words = ["rules", "list", "--config", str(config), "--data-dir", str(tmp_path)]
+    assert main(words) == 0
+    shown = capsys.readouterr().out
+    assert "hook" in shown
+    assert "https://there.example" in shown
+    assert "secret" not in shown
+    assert main([*words, "--json"]) == 0
+    (hook,) = msgspec.json.decode(capsys.readouterr().out)
+    assert (hook["name"], hook["to"], hook["is_of_api"]) == ("hook", "webhook", False)
+    assert "secret" not in str(hook)
