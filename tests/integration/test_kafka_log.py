@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
-from types import SimpleNamespace
 
 import pytest
 from confluent_kafka import (
@@ -329,8 +328,7 @@ def test_what_nobody_expected_where_reports_are_heard_ends_the_broker_and_is_nam
     def fail() -> None:
         raise LookupError("not this one")
 
-    group = SimpleNamespace(tell=fail, passed=lambda floor: None, close=lambda: None)
-    monkeypatch.setattr(stores.appender, "_group", group)
+    monkeypatch.setattr(stores.appender, "_hear", fail)
     serve(stores, lambda: bool(stores.failures), "the appender has ended")
     assert "LookupError('not this one')" in str(stores.failures[0])
 
