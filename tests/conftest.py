@@ -43,7 +43,7 @@ LONGEST_FIRST = (
 PROMISE_ID = re.compile(r"[a-z][a-z0-9]*(-[a-z][a-z0-9]*)*-\d+[a-z]?")
 
 # The machine's load must not make a property fail, so there is no deadline a case; the fuzz profile is `make fuzz`.
-hypothesis.settings.register_profile("default", deadline=None, max_examples=60)
+hypothesis.settings.register_profile("default", deadline=None, max_examples=30)
 hypothesis.settings.register_profile("fuzz", deadline=None, max_examples=20_000)
 hypothesis.settings.load_profile("default")
 
@@ -55,8 +55,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     fuzz.addoption("--fuzz-seed", type=int, default=1, help="which ones (1)")
     fuzz.addoption("--fuzz-replay", default="", metavar="FOLDER", help="send what a failure saved there")
     simulation = parser.getgroup("simulation", "brokers in one process")
-    simulation.addoption("--seeds", type=int, default=40, help="how many seeds (40)")
-    simulation.addoption("--cluster-seeds", type=int, default=20, help="how many of several slots (20)")
+    simulation.addoption("--seeds", type=int, default=20, help="how many seeds (20)")
+    simulation.addoption("--cluster-seeds", type=int, default=10, help="how many of several slots (10)")
     simulation.addoption("--first-seed", type=int, default=1, help="the first of them (1)")
     parser.addoption(
         "--two-nodes", action="store_true", help="conformance through two nodes of a cluster, in turn"

@@ -417,6 +417,7 @@ def test_each_group_sees_each_message_in_its_order(ordering: Ordering) -> None:
         pass
 
     Model.ordering = ordering
+    examples = max(30, settings().max_examples // 40)
     run_state_machine_as_test(
-        Model, settings=settings(max_examples=60, stateful_step_count=40, deadline=None)
+        Model, settings=settings(max_examples=examples, stateful_step_count=40, deadline=None)
     )

@@ -209,6 +209,7 @@ class PiecesModel(RuleBasedStateMachine):
 @pytest.mark.promise("queues-17", "queues-18", "queues-35", "queues-43")
 def test_groups_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("embermq.queues.queues.PIECE", 2)
+    examples = max(75, settings().max_examples // 40)
     run_state_machine_as_test(
-        PiecesModel, settings=settings(max_examples=150, stateful_step_count=40, deadline=None)
+        PiecesModel, settings=settings(max_examples=examples, stateful_step_count=40, deadline=None)
     )

@@ -304,7 +304,7 @@ class OneSession(RuleBasedStateMachine):
 
 
 OneSession.TestCase.settings = settings(
-    max_examples=max(100, settings().max_examples // 40), stateful_step_count=50, deadline=None
+    max_examples=max(50, settings().max_examples // 40), stateful_step_count=50, deadline=None
 )
 TestOneSession = pytest.mark.promise("device-8", "device-9", "repositories-1", "repositories-8")(
     OneSession.TestCase

@@ -71,7 +71,7 @@ class OneSessionBehind(OneSession):
 
 
 OneSessionBehind.TestCase.settings = settings(
-    max_examples=max(100, settings().max_examples // 40), stateful_step_count=50, deadline=None
+    max_examples=max(50, settings().max_examples // 40), stateful_step_count=50, deadline=None
 )
 TestOneSessionBehind = pytest.mark.promise("device-8", "device-9", "device-11", "repositories-5a")(
     OneSessionBehind.TestCase
