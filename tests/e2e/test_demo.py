@@ -50,6 +50,7 @@ def left_over(mark: str) -> list[int]:
 
 @pytest.mark.timeout(STORY_S + 30)
 def test_nothing_is_lost_or_doubled() -> None:
+    """`make demo` counts 30 vehicles, an office that goes home, and tunnels to the last message."""
     mark = uuid4().hex
     demo = start(mark, "--json", "--vehicles", "30", "--reports-per-s", "2", "--chapter-s", "8")
     try:
@@ -87,15 +88,8 @@ for is_over in (False, True):
     assert "lost" in over and "under way" not in over
 
 
-@pytest.mark.parametrize(
-    "number",
-    [
-        signal.SIGINT,
-        pytest.param(signal.SIGTERM, marks=pytest.mark.in_faults),
-        pytest.param(signal.SIGHUP, marks=pytest.mark.in_faults),
-        pytest.param(signal.SIGKILL, marks=pytest.mark.in_faults),
-    ],
-)
+@pytest.mark.in_faults
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
 def test_an_interrupted_demo_stops_what_it_started(number: signal.Signals) -> None:
     mark = uuid4().hex
     demo = start(mark, "--vehicles", "5")

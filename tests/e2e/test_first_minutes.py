@@ -110,6 +110,7 @@ def test_the_start_up_block_shows_what_to_type(broker: BrokerProcess) -> None:
 def test_an_application_gets_its_messages_within_a_minute(
     broker: BrokerProcess, listen: Callable[..., subprocess.Popen[str]]
 ) -> None:
+    """What the README says of the first minute, by the installed program with a Spark of its own."""
     client_id = f"billing-{uuid4().hex[:8]}"  # a second try has a session of its own
     subscription = ("-i", client_id, "-c", "-t", "sales/#", "-q", "1")
     listener = listen(*subscription, "-C", "10")

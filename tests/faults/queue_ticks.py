@@ -1,9 +1,9 @@
 """A short life of durable queues, tick by tick, and a process that is killed in the middle of it.
 
-`python -m tests.faults.queue_ticks FOLDER DURABILITY` lives it once for each statement that SQLite is given and each
-call that writes, syncs, names or cuts a file of the message log, in folders of their own, and is killed before it:
-FOLDER/1, FOLDER/2 and so on, until one life is whole. How many ticks were answered for stands in `receipts` there, a
-byte each.
+`python -m tests.faults.queue_ticks FOLDER DURABILITY FIRST EVERY` lives it once for each statement that SQLite is given
+and each call that writes, syncs, names or cuts a file of the message log, in folders of their own, and is killed before
+it: FOLDER/1, FOLDER/2 and so on, or from FIRST on EVERY so many, until one life is whole. How many ticks were answered
+for stands in `receipts` there, a byte each.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import closing
+from itertools import count
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -190,14 +191,12 @@ def _counted(call: Callable[..., object], before: Callable[[], None]) -> Callabl
     return counted
 
 
-def main(folder: Path, durability: str) -> None:
+def main(folder: Path, durability: str, first: int, every: int) -> None:
     """Children of a process without threads."""
     empty = folder / "empty.db"
     with closing(open_writer(empty, synchronous="OFF")) as connection:
         apply_broker_schema(connection)
-    killed_at = 0
-    while True:
-        killed_at += 1
+    for killed_at in count(first, every):
         own = folder / str(killed_at)
         own.mkdir()
         shutil.copy(empty, own / "broker.db")
@@ -211,4 +210,4 @@ def main(folder: Path, durability: str) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2])
+    main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))

@@ -14,12 +14,13 @@ from tests.faults.fleet import V5, V311, Fleet
 from tests.faults.traffic import Place, Publisher, number_of
 from tests.support.broker_process import BrokerProcess
 from tests.support.mqtt_client import MqttClient, run
+from tests.support.seeds import ROUNDS
 from tests.support.waiting import wait_for
 
 from embermq.mqtt.wire.packets import Packet, Puback, Publish, Subscription, Will
 
 KILLS = 3
-MESSAGES = 2_500
+MESSAGES = 2_500 if ROUNDS > 1 else 800
 """Of each publisher between two kills: four times that, and three kills, must fit the offline queue."""
 QUEUE = {"device.queue_limit": 60_000}
 
@@ -45,6 +46,7 @@ async def kill_and_restart(
 
 @pytest.mark.promise("device-1", "device-9", "device-11", "repositories-1")
 def test_device_subscribers_get_all_that_was_acknowledged(seed: int, tmp_path: Path) -> None:
+    """The embedded broker dies under load: DEVICE clients of each version get all, in order, of QoS 2 once."""
     random = Random(seed)
     with BrokerProcess(tmp_path, settings=QUEUE) as broker:
 

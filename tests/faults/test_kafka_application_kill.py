@@ -25,6 +25,7 @@ MESSAGES = 400 if ROUNDS > 1 else 200
 def test_application_clients_get_all_once(
     seed: int, kafka: KafkaServer, servers: dict[str, object], tmp_path: Path
 ) -> None:
+    """APPLICATION clients over kills of broker and Kafka, without Spark: what the broker itself does for them."""
     random = Random(seed)
     settings = servers | {"clients.application_ids": "application-*", "device.queue_limit": 60_000}
     with BrokerProcess(tmp_path / "data", settings=settings) as broker:

@@ -72,6 +72,7 @@ def test_kafka_is_killed(seed: int, kafka: KafkaServer, servers: dict[str, objec
 def test_broker_and_kafka_are_killed(
     seed: int, kafka: KafkaServer, servers: dict[str, object], tmp_path: Path
 ) -> None:
+    """Both die under load, in either order, the broker at times twice: nothing acknowledged is lost."""
     random = Random(seed)
     with broker_on(servers, tmp_path) as broker:
 

@@ -18,6 +18,7 @@ from tests.support.waiting import wait_for
 
 @pytest.mark.promise("device-1", "device-9", "repositories-1")
 def test_what_was_acknowledged_survives_a_power_failure(seed: int, tmp_path: Path) -> None:
+    """Of what was written only what was synced stays: all that was acknowledged is there."""
     random = Random(seed)
     data_dir = tmp_path / "data"
     disk = ForgetfulDisk(data_dir, tmp_path)

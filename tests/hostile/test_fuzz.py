@@ -140,6 +140,7 @@ def fail_with_conversations(
 
 @pytest.mark.timeout(7200)
 def test_mutated_packets_hurt_nobody(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """Mutated conversations end the connection at most; others are served meanwhile, and memory does not grow."""
     wanted, seed, saved = (
         request.config.getoption(f"--fuzz-{name}") for name in ("packets", "seed", "replay")
     )

@@ -91,6 +91,7 @@ def goes_on(broker: BrokerProcess, payloads: list[bytes]) -> None:
 def test_copies_in_the_documented_order_are_put_back_and_nothing_is_lost(
     kafka: KafkaServer, redis: RedisServer, postgres: SqlServer, tmp_path: Path
 ) -> None:
+    """The documented backup of Kafka, Redis and PostgreSQL, copied while the broker serves, is put back whole."""
     database = postgres.database()
     settings = settings_of(kafka, redis, database)
     words = words_of(settings)
@@ -138,7 +139,7 @@ def test_copies_in_the_documented_order_are_put_back_and_nothing_is_lost(
 
 
 @pytest.mark.promise("repositories-4")
-@pytest.mark.parametrize("kind", ["redis_server", "redis_cluster"])
+@pytest.mark.parametrize("kind", ["redis_server", pytest.param("redis_cluster", marks=pytest.mark.in_faults)])
 def test_what_is_ahead_of_the_log_is_told(
     kind: str, running_kafka: KafkaServer, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:

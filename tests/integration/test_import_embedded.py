@@ -60,6 +60,7 @@ def imports(source: Path, broker: BrokerProcess, *words: str) -> subprocess.Comp
 def test_clients_of_every_kind_go_on_where_they_were(
     kafka: KafkaServer, redis_server: RedisServer, tmp_path: Path
 ) -> None:
+    """What devices, applications, groups and queues were owed by an embedded broker, the one on servers gives them."""
     clients = Clients()
     source, servers = tmp_path / "embedded", on_servers(kafka, redis_server)
     with BrokerProcess(source, settings=SETTINGS) as embedded:

@@ -46,7 +46,9 @@ def url(guarded: KafkaServer, authority: Authority) -> str:
     return f"{guarded.url}?ca_file={authority.certificate}&cert_file={authority.client()}"
 
 
-@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
+@pytest.mark.parametrize(
+    "mechanism", ["PLAIN", pytest.param("SCRAM-SHA-256", marks=pytest.mark.in_faults), "SCRAM-SHA-512"]
+)
 def test_who_has_all_that_is_asked_for_may_produce(guarded: KafkaServer, url: str, mechanism: str) -> None:
     address = parse_address(f"{url}&sasl_mechanism={mechanism}")
     settings = KafkaSettings(request_timeout_s=DELIVERED_S / 3)

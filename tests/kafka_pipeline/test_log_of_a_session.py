@@ -153,6 +153,7 @@ def test_ten_logs_that_are_deleted_at_once_are_back_soon_after_one_restart_or_tw
     run(scenario())
 
 
+@pytest.mark.in_faults
 @pytest.mark.promise("application-2", "application-3")
 def test_a_log_that_was_given_more_partitions_loses_nothing(
     kafka_pipeline_broker: KafkaPipelineBroker,

@@ -43,6 +43,7 @@ def ends(broker: KafkaPipelineBroker) -> int:
 
 @pytest.mark.promise("pipeline-1", "pipeline-6", "pipeline-11", "pipeline-13")
 def test_the_queries_run_and_what_they_have_done_is_shown(kafka_pipeline_broker: KafkaPipelineBroker) -> None:
+    """Dispatch and archive on Kafka, from a publish to the application log, the archive and the status."""
     broker = kafka_pipeline_broker
     root = f"status-{ends(broker)}"
     run(published(broker, root, range(20)))

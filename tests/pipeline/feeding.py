@@ -26,12 +26,12 @@ DEADLINE_S = 600
 AT_ONCE = DriverSettings(
     bulk_trigger_ms=0,
     idle_wait_ms=20,
-    backoff_first_ms=1,
+    backoff_first_ms=300,
     max_records_per_batch=7,
     split_records=3,
     retention_hours=1_000_000,
 )
-"""Nothing is too old."""
+"""Nothing is too old. Each beginning costs CPU, so what fails is not begun again at once."""
 
 
 class RecordedLog(EmbeddedLog):

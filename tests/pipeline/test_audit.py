@@ -127,6 +127,7 @@ async def _fill(broker: BrokerProcess) -> None:
 
 @pytest.mark.promise("pipeline-1", "pipeline-12")
 def test_all_is_accounted_for_and_signed(data_dir: Path, audit: Audit, tmp_path: Path) -> None:
+    """`pipeline audit` accounts for all that a broker leaves, changes none of it, and signs what it says."""
     before = _tables(data_dir)
     done = audit(data_dir, "--into", str(tmp_path / "report"))
     report, folder = done["report"], Path(done["folder"])
@@ -178,6 +179,7 @@ def test_all_is_accounted_for_and_signed(data_dir: Path, audit: Audit, tmp_path:
 
 @pytest.mark.promise("pipeline-1", "pipeline-12")
 def test_each_loss_is_found_where_it_is(data_dir: Path, audit: Audit, spark: SparkSession) -> None:
+    """The same audit names each thing that is taken away from applications, devices and the lake, and nothing else."""
     places = Places(data_dir)
     with closing(sqlite3.connect(places.applications, isolation_level=None)) as connection:
         (generation,) = connection.execute(

@@ -40,6 +40,7 @@ def counted(places: Places) -> object:
 def test_the_log_is_read_once_for_all_in_bounded_batches(
     spark: SparkSession, log: LogWriter, places: Places, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Archive, lake and traffic get each record once from one reading; latencies are those of the receipts."""
     monkeypatch.setattr(bulk, "PATIENCE_S", DEADLINE_S)
     log.add_receipts(receipts(NOON_MS, range(1_000, 101_000, 1_000)))
     log.add_receipts(b"torn")
@@ -97,6 +98,7 @@ class Failing(Archive):
 def test_one_that_fails_catches_up_by_itself_and_the_others_go_on(
     spark: SparkSession, log: LogWriter, places: Places, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A full disk stops one of three; when there is room it catches up, and all read together again."""
     monkeypatch.setattr(bulk, "PATIENCE_S", DEADLINE_S)
     monkeypatch.setattr(Failing, "failures", ["no space left on device"] * 1_000)
     log.append([record(accepted_ms=NOON_MS)] * 20)
@@ -130,6 +132,7 @@ class Slow(Archive):
 def test_one_that_takes_too_long_is_not_waited_for(
     spark: SparkSession, log: LogWriter, places: Places, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A server that does not answer holds up its own query alone, which catches up."""
     monkeypatch.setattr(bulk, "PATIENCE_S", 0.2)
     monkeypatch.setattr(Slow, "may_go", threading.Event(), raising=False)
     log.append([record(accepted_ms=NOON_MS)] * 21)

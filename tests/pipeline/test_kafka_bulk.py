@@ -148,6 +148,7 @@ def test_copies_and_ends_of_transactions_move_positions_and_count_as_nothing(
         assert counted == {"records": 42, "entries": 42, "rejected": 0, "missing": 0}, feed.name
 
 
+@pytest.mark.in_faults
 @pytest.mark.promise("pipeline-4", "pipeline-13")
 def test_what_was_removed_unread_is_counted_and_passed_over(
     spark: SparkSession, kafka_log: LogInKafka, places: Places

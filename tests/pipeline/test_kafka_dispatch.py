@@ -52,6 +52,7 @@ def entry_of(topic: str, message: Message) -> tuple[str, int, int, int, bytes]:
 def test_both_modes_and_the_embedded_log_give_the_same_application_logs(
     spark: SparkSession, log: LogWriter, places: Places, kafka_log: LogInKafka
 ) -> None:
+    """One set of records gives the same entries in real-time mode, in micro-batches and by the embedded log."""
     billing, audit = kafka_log.log("billing"), kafka_log.log("audit")
     frames = [
         record(

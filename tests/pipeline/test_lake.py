@@ -90,6 +90,7 @@ def write(lake: Lake, spark: SparkSession, places: Places, start: int, end: int)
 def test_repeated_with_other_boundaries_and_read_by_others(
     spark: SparkSession, log: LogWriter, places: Places, lakes: list[Lake]
 ) -> None:
+    """Batches that overlap leave each record once, for Spark, deltalake, Polars and DuckDB alike."""
     fill(log)
     lake = opened(spark, places, lakes)
     assert [write(lake, spark, places, start, end) for start, end in REPLAYS] == [10, 0, 7, 13, 10]
@@ -179,6 +180,7 @@ def test_what_a_loss_of_power_has_torn_is_written_again(
     assert offsets_in(fresh) == list(range(RECORDS))
 
 
+@pytest.mark.in_faults
 @pytest.mark.promise("pipeline-2", "pipeline-10")
 def test_a_broker_whose_machine_has_restarted_leaves_what_another_one_has_written(
     spark: SparkSession, log: LogWriter, places: Places, lakes: list[Lake], tmp_path: Path
@@ -360,6 +362,7 @@ def compact(
 def test_the_command(
     spark: SparkSession, log: LogWriter, places: Places, lakes: list[Lake], compact: Any
 ) -> None:
+    """`pipeline compact`: what it would do, that it is refused beside a driver, and what it has done."""
     code, _, told = compact()
     assert code == 1 and "has no lake" in told
     fill(log)
@@ -378,14 +381,11 @@ def test_the_command(
     finally:
         os.close(held)
     assert code == 1 and "kept in order by the pipeline that runs" in told
-    code, out, _ = compact("--json")
+    code, out, _ = compact("--json", *old)
     *steps, report = map(json.loads, out.splitlines())
     assert code == 0 and steps[-1] == {"done": 3, "total": 3}
     found = report["report"]
-    assert (found["files_before"], found["files_after"], found["deleted"]) == (2, 1, 0)
-    assert offsets_in(places) == GOOD
-    code, out, _ = compact(*old)
-    assert code == 0 and f"deleted  {len(GOOD)} records" in out and offsets_in(places) == []
+    assert (found["files_before"], found["deleted"]) == (2, len(GOOD)) and offsets_in(places) == []
 
 
 @pytest.mark.promise("pipeline-10")

@@ -448,8 +448,11 @@ def test_a_broker_on_the_result_delivers_in_order_with_the_packet_ids(
     data_dir = tmp_path / "broker"
     target = str(servers["stores.session"]) if store == "redis" else "sqlite"
     if store == "sqlite":
-        process = command(old, target, data_dir, "--json")
-        output, errors = process.communicate(timeout=JOB_S)
+        with command(old, target, data_dir, "--json") as process:
+            try:
+                output, errors = process.communicate(timeout=JOB_S)
+            finally:
+                process.kill()  # what it would leave is told of in a test of another file
         assert process.returncode == 0 and not errors, errors
         report = msgspec.json.decode(output, type=MigrationReport)
     else:

@@ -20,6 +20,7 @@ from embermq.pipeline.schema import record_schema
 from embermq.pipeline.spark import EmberMQSource, kafka_jars
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "spark" / "topics.py"
+SHOWN = ["r0: 12 messages, 24 bytes", "r1: 8 messages, 16 bytes"]
 END_S = 240
 
 
@@ -73,7 +74,18 @@ def test_options_that_cannot_be_are_named(
         spark.read.format("embermq").options(**given).load().collect()
 
 
-def test_the_example(log: LogWriter, places: Places, tmp_path: Path) -> None:
+def test_the_example(
+    spark: SparkSession, log: LogWriter, places: Places, capsys: pytest.CaptureFixture[str]
+) -> None:
+    filled(log)
+    example = runpy.run_path(str(EXAMPLE))
+    words = Namespace(data_dir=str(places.data_dir), kafka=None, follow=False)
+    example["show"](example["by_root"](example["messages_of"](spark, words)))
+    assert capsys.readouterr().out.splitlines() == SHOWN
+
+
+@pytest.mark.in_faults
+def test_the_example_as_a_program(log: LogWriter, places: Places, tmp_path: Path) -> None:
     filled(log)
     java = find_java(tmp_path / "java")
     done = subprocess.run(
@@ -85,7 +97,7 @@ def test_the_example(log: LogWriter, places: Places, tmp_path: Path) -> None:
         cwd=tmp_path,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == ["r0: 12 messages, 24 bytes", "r1: 8 messages, 16 bytes"]
+    assert done.stdout.splitlines() == SHOWN
 
 
 def test_the_example_on_kafka(
@@ -100,7 +112,7 @@ def test_the_example_on_kafka(
     messages = example["messages_of"](spark, words)
     assert messages.schema.names == record_schema("all").names
     example["show"](example["by_root"](messages))
-    assert capsys.readouterr().out.splitlines() == ["r0: 12 messages, 24 bytes", "r1: 8 messages, 16 bytes"]
+    assert capsys.readouterr().out.splitlines() == SHOWN
     words.follow = True
     assert example["messages_of"](spark, words).isStreaming
     assert kafka_jars().count(".jar") == 4

@@ -103,6 +103,7 @@ def _with_spark(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.promise("pipeline-1", "pipeline-12")
 @pytest.mark.usefixtures("_with_spark")
 def test_figures_tables_and_page(data_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each figure of `pipeline report` from records that are known, as JSON, Parquet and a page."""
     words = ["pipeline", "report", "--data-dir", str(data_dir), "--json"]
     folder = tmp_path / "report"
     assert main([*words, "--into", str(folder)]) == 0

@@ -109,6 +109,7 @@ def has_sources(log: LogInKafka, rule: str, many: int) -> bool:
     return len(Found(log).sources(rule)) >= many
 
 
+@pytest.mark.in_faults
 @pytest.mark.promise("pipeline-2")
 def test_each_message_comes_once_by_drivers_that_follow_one_another(
     spark: SparkSession, kafka: KafkaServer, servers: dict[str, object], tmp_path: Path
@@ -223,7 +224,6 @@ def test_a_rule_is_tried_on_a_log_in_kafka(
         shown = [(one["partition"], one["offset"], one["payload"].encode()) for one in found["shown"]]
         return found["records"], shown, told.err
 
-    assert tried("--from", "earliest")[:2] == (MANY, even)
     assert tried("--from", "0:1", "--to", "1:1")[:2] == (
         sum((0, 1) <= one[:2] < (1, 1) for one in sent),
         [one for one in even if (0, 1) <= one[:2] < (1, 1)],

@@ -106,6 +106,7 @@ def test_each_message_comes_once_over_kills_and_lost_answers(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    """What a rule publishes comes once by position, though the broker dies and its answers are lost."""
     asks, calls = RuleDoor._ask, [0]
 
     def loses_answers(door: RuleDoor, asked_for: Mapping[str, object]) -> RuleTaken:

@@ -232,6 +232,7 @@ def test_each_window_is_in_the_lake_once_though_the_broker_never_heard_of_its_co
 LIMITS = "SELECT DISTINCT limits.* FROM messages JOIN limits ON topic = name"
 
 
+@pytest.mark.in_faults
 @pytest.mark.promise("pipeline-2")
 def test_columns_of_a_file_may_change_between_a_kill_and_the_restart(
     spark: SparkSession, log: LogWriter, places: Places, door: Door, clock: list[int]
