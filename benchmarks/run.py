@@ -182,7 +182,8 @@ def figures_of(one: Measured) -> dict[str, float]:
 
 def _of_load(load: LoadReport | QueueReport) -> dict[str, float | None]:
     cost = load.processes[0]
-    returning = load.returning if isinstance(load, LoadReport) else LatencySummary(samples=0)
+    none = LatencySummary(samples=0)
+    returning, late = (load.returning, load.send_delay) if isinstance(load, LoadReport) else (none, none)
     return {
         "msg/s": load.published_per_s,
         "in+out a CPU s": load.messages_per_cpu_s,
@@ -195,6 +196,8 @@ def _of_load(load: LoadReport | QueueReport) -> dict[str, float | None]:
         "return p99 ms": returning.p99_ms,
         "PUBACK p50 ms": load.acknowledgement.p50_ms,
         "PUBACK p99 ms": load.acknowledgement.p99_ms,
+        "sent late p50 ms": late.p50_ms,
+        "sent late p99 ms": late.p99_ms,
         "peak PSS, MiB": cost.pss_peak_bytes / 2**20,
         "lost": load.lost,
         "load cores": load.generator_cores,
