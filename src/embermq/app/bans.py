@@ -39,14 +39,12 @@ class BanFile:
         told(self._bans)
 
     def put(self, ban: Ban) -> None:
-        """See `BanStore`."""
         others = [
             one for one in self._bans.all(ban.since_ms) if (one.kind, one.value) != (ban.kind, ban.value)
         ]
         self._save([*others, ban])
 
     def lift(self, ban: Ban) -> None:
-        """See `BanStore`."""
         self._save([one for one in self._bans.all(0) if one != ban])
 
     def _save(self, bans: Sequence[Ban]) -> None:
@@ -106,11 +104,9 @@ class SharedBans:
             raise StartError(f"cluster.etcd: bans: {error}") from error
 
     def put(self, ban: Ban) -> None:
-        """See `BanStore`."""
         self._put(ban, ban.since_ms)
 
     def lift(self, ban: Ban) -> None:
-        """See `BanStore`."""
         try:
             is_done = self._texts.delete(_key(ban))
         except StoreUnavailable as error:

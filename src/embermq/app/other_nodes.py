@@ -107,29 +107,23 @@ class NodesAsked:
 
     @property
     def slot(self) -> int:
-        """See `OtherNodes`."""
         return self._homes.slot if self._serves else -1
 
     @property
     def others(self) -> Sequence[int]:
-        """See `OtherNodes`."""
         return [slot for slot in range(self._slots) if slot != self.slot]
 
     def slot_of_client(self, client_id: str) -> int:
-        """See `OtherNodes`."""
         return slot_of(client_id, self._slots)
 
     def slot_of_queue(self, name: str) -> int:
-        """See `OtherNodes`."""
         return slot_of_queue(name, self._slots)
 
     def is_mute(self, slot: int) -> bool:
-        """See `OtherNodes`."""
         address, until = self._mute.get(slot, (None, 0.0))
         return address == self._homes.address_of(slot) and asyncio.get_running_loop().time() < until
 
     async def ask(self, slot: int, told: bytes, answer_s: float) -> bytes:
-        """See `OtherNodes`."""
         if len(told) > OPERATION_BYTES_MAX:
             raise OperationRefused(
                 f"slot {slot} has it, whose node is asked {OPERATION_BYTES_MAX} bytes at most and not {len(told)}: ask "

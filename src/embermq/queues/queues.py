@@ -158,7 +158,6 @@ class Queues:
         expires_ms: int = 0,
         record_bytes: int = 0,
     ) -> Acceptance:
-        """See `Queue.accept`."""
         queue = self._touch(name)
         try:
             return queue.accept(publication, size, expires_ms, record, now_ms, record_bytes=record_bytes)
@@ -284,7 +283,6 @@ class Queues:
         return True
 
     def delete_message(self, name: str, message_id: str) -> bool:
-        """See `Queue.delete_message`."""
         return name in self._queues and self._touch(name).delete_message(message_id)
 
     def delete(self, name: str) -> bool:

@@ -41,12 +41,10 @@ class AbsentSession(Struct, eq=False, gc=False):
 
     @property
     def generation(self) -> int:
-        """See `Session`."""
         return int(_NUMBERS.unpack(self.numbers)[0])
 
     @property
     def expires_ms(self) -> int:
-        """See `Session`."""
         return int(_NUMBERS.unpack(self.numbers)[1])
 
     @property
