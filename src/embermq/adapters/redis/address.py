@@ -17,10 +17,6 @@ asked for again, as often as needed."""
 class RedisSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How Redis is spoken to when `stores.session` names one; see [stores](stores.md)."""
 
-    batch_commands: Annotated[int, Meta(ge=1, le=10_000)] = 250
-    """So many commands are sent at once, as soon as they are there."""
-    batch_ms: Annotated[float, Meta(ge=0, le=1_000)] = 1.0
-    """How long a command may wait for company after the last batch. The first one after a pause never waits."""
     command_timeout_s: Annotated[float, Meta(gt=0, le=600)] = 5.0
     """A connection on which nothing is answered for that long is closed, and all that waits is sent again."""
     wait_replicas: Annotated[int, Meta(ge=0, le=16)] = 0

@@ -39,7 +39,11 @@ BREAKER_FAILURES = 5
 """After so many failures one after the other, some 0.6 s, a node counts as away: nobody waits for it."""
 BREAKER_PAUSE_S = 1.0
 """How often a node that is away is tried. Before that, tries follow one another faster."""
+BATCH_COMMANDS = 250
+"""So many commands are sent at once, as soon as they are there."""
 BATCH_BYTES_MAX = 1024 * 1024
+BATCH_S = 0.001
+"""How long a command may wait for company after the last batch. The first one after a pause never waits."""
 SETTLE_BYTES_MAX = 64 * 1024 * 1024
 """Bytes that are kept for `redis.settle_s` at most; past it the oldest go before their time."""
 BATCHES_MAX = 4
@@ -80,7 +84,7 @@ class Plan:
 class Channel:
     """Sends what is put into it, in order, until it is answered; connects as often as needed.
 
-    A batch goes when `batch_commands` are there or `batch_ms` have gone since the last one.
+    A batch goes when `BATCH_COMMANDS` are there or `BATCH_S` have gone since the last one.
     """
 
     def __init__(self, node: Node, plan: Plan, link: RedisLink) -> None:
@@ -95,9 +99,6 @@ class Channel:
         self._plan = plan
         self._link = link
         self._loop = asyncio.get_running_loop()
-        self._batch_commands = settings.batch_commands
-        self._batch_s = settings.batch_ms / 1000
-        self._in_flight_max = BATCHES_MAX * settings.batch_commands
         self._waits = settings.wait_replicas
         self._confirmed = plan.settling.window(node) if settings.settle_s else None
         self._flushed_s = float("-inf")
@@ -131,7 +132,7 @@ class Channel:
         if self._flush is None:
             if self.wire is not None:
                 self._arm()
-        elif len(self.queue) == self._batch_commands:
+        elif len(self.queue) == BATCH_COMMANDS:
             self.flush()
 
     def put_first(self, operations: Sequence[Operation]) -> None:
@@ -168,11 +169,13 @@ class Channel:
         if wire is None:
             return
         self._flushed_s = self._loop.time()
-        while queue and not wire.is_blocked and len(wire.sent) + len(wire.unsafe) < self._in_flight_max:
+        while (
+            queue and not wire.is_blocked and len(wire.sent) + len(wire.unsafe) < BATCHES_MAX * BATCH_COMMANDS
+        ):
             operations: list[Operation] = []
             packed: list[bytes] = []
             size = 0
-            while queue and len(operations) < self._batch_commands and size < BATCH_BYTES_MAX:
+            while queue and len(operations) < BATCH_COMMANDS and size < BATCH_BYTES_MAX:
                 operation = queue.popleft()
                 if held and not operation.kind and (lane := held.get(operation.key)) is not None:
                     lane.later.append(operation)
@@ -193,8 +196,8 @@ class Channel:
             self._watch = self._loop.call_later(self._plan.settings.command_timeout_s, self._look)
 
     def _arm(self) -> None:
-        due_s = self._flushed_s + self._batch_s
-        if due_s <= self._loop.time() or len(self.queue) >= self._batch_commands:
+        due_s = self._flushed_s + BATCH_S
+        if due_s <= self._loop.time() or len(self.queue) >= BATCH_COMMANDS:
             self._flush = self._loop.call_soon(self.flush)
         else:
             self._flush = self._loop.call_at(due_s, self.flush)
