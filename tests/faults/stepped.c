@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/time.h>
+#include <threads.h>
 #include <time.h>
 
 static volatile int64_t *by_ms;
@@ -39,6 +40,18 @@ int clock_gettime(clockid_t clock, struct timespec *now)
         }
     }
     return failed;
+}
+
+/* The kernel's clock was not moved: who waits until a time of day waits until that time by the real one. */
+int cnd_timedwait(cnd_t *cond, mtx_t *mutex, const struct timespec *until)
+{
+    static int (*real)(cnd_t *, mtx_t *, const struct timespec *);
+    struct timespec by_kernel = *until;
+    if (!real)
+        real = (int (*)(cnd_t *, mtx_t *, const struct timespec *))dlsym(RTLD_NEXT, "cnd_timedwait");
+    if (by_ms)
+        by_kernel.tv_sec -= *by_ms / 1000;
+    return real(cond, mutex, &by_kernel);
 }
 
 int gettimeofday(struct timeval *restrict now, void *restrict zone)

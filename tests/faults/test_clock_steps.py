@@ -9,8 +9,10 @@ import urllib.request
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pytest
 from tests.faults.stepped import SteppedClock
 from tests.support.broker_process import BrokerProcess
+from tests.support.etcd_server import EtcdServer
 from tests.support.metrics import metric
 from tests.support.mqtt_client import MqttClient, run
 from tests.support.queue_worker import Worker, worker
@@ -139,3 +141,39 @@ def test_a_clock_that_was_never_set(tmp_path: Path) -> None:
 
         run(scenario())
         wait_until(lambda: "INFO the clock has been set" in broker.output())
+
+
+@pytest.mark.promise("cluster-7")
+def test_what_was_due_by_the_clock_of_one_node_is_due_then_at_the_next_one_whose_clock_is_behind(
+    etcd: EtcdServer, servers: dict[str, object], tmp_path: Path
+) -> None:
+    """By its own clock it would be due in an hour."""
+    clock = SteppedClock(tmp_path)
+    clock.ahead_by(HOUR_MS)
+    settings = servers | {"cluster.etcd": f"{etcd.url}/cars"}
+    ahead = BrokerProcess(tmp_path / "ahead", settings=settings | {"cluster.node": "ahead"}, env=clock.env)
+    behind = BrokerProcess(tmp_path / "behind", settings=settings | {"cluster.node": "behind"})
+
+    async def leaves_work() -> None:
+        consumer = await worker(ahead, "w", acknowledges=False)
+        await consumer.consumes("$queue/jobs", consumer_group="g")
+        await consumer.enqueues("$queue/jobs", b"again")
+        assert await consumer.says("nack", await consumer.next(), delay="10s") == (0, "")
+        await consumer.enqueues("$queue/jobs", b"later", delay="10s")
+        ahead.kill()
+
+    async def works() -> None:
+        consumer = await worker(behind, "w2", acknowledges=False)
+        await consumer.consumes("$queue/jobs", consumer_group="g")
+        assert {taken.payload for taken in await consumer.take_and_ack(2)} == {b"again", b"later"}
+        consumer.close()
+
+    try:
+        ahead.start()
+        run(leaves_work())
+        behind.start()
+        run(works())
+        assert behind.stop() == 0
+    finally:
+        ahead.close()
+        behind.close()

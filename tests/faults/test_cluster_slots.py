@@ -277,16 +277,18 @@ def test_nothing_is_lost_when_masters_of_the_redis_cluster_are_killed(
 
 
 @pytest.mark.in_faults
-@pytest.mark.promise("pipeline-13")
+@pytest.mark.promise("pipeline-13", "cluster-21")
 def test_a_trace_follows_a_message_into_the_log_of_the_other_slot(
     etcd: EtcdServer, servers: dict[str, object], tmp_path: Path
 ) -> None:
+    """Which is looked into first, and has the copy."""
+
     async def scenario(found: list[BrokerProcess]) -> None:
-        reader, publisher = MqttClient(id_of(1, "reads")), MqttClient(id_of(0, "car"))
-        await reader.connect(found[1].port, clean_start=False, expiry_s=3_600)
+        reader, publisher = MqttClient(id_of(0, "reads")), MqttClient(id_of(1, "car"))
+        await reader.connect(found[0].port, clean_start=False, expiry_s=3_600)
         await reader.subscribe(Subscription("cars/#", 1))
         reader.abort()
-        await publisher.connect(found[0].port)
+        await publisher.connect(found[1].port)
         assert await publisher.publish("cars/0", b"x", qos=1) < 0x80
 
     def traced(node: BrokerProcess, slot: int | None = None) -> dict[str, Any]:
@@ -300,18 +302,18 @@ def test_a_trace_follows_a_message_into_the_log_of_the_other_slot(
     given = {"pipeline.queries": json.dumps(["dispatch"])}  # the command has no `--no-pipeline`
     with nodes(etcd, servers | given, tmp_path) as found:
         run(scenario(found))
-        wait_until(lambda: bool(traced(found[0], 1)), WAIT_S, "the other slot has its copy", poll_s=0.5)
-        first, second = traced(found[0], 0), traced(found[0], 1)
-        assert (first["publisher"], first["copy_of"], first["sessions"]) == (id_of(0, "car"), "", [])
-        assert second["copy_of"] == f"{first['position']} of slot 0"
-        wait_until(lambda: is_stored(traced(found[0], 1)), WAIT_S, "it waits for the reader", poll_s=0.5)
-        whole = traced(found[1])
+        wait_until(lambda: bool(traced(found[1], 0)), WAIT_S, "the other slot has its copy", poll_s=0.5)
+        first, second = traced(found[1], 1), traced(found[1], 0)
+        assert (first["publisher"], first["copy_of"], first["sessions"]) == (id_of(1, "car"), "", [])
+        assert second["copy_of"] == f"{first['position']} of slot 1"
+        wait_until(lambda: is_stored(traced(found[1], 0)), WAIT_S, "it waits for the reader", poll_s=0.5)
+        whole = traced(found[0])
         (copy,) = whole.pop("copies")
-        assert (whole["slot"], copy["slot"], is_stored(copy)) == (0, 1, True)
+        assert (whole["slot"], copy["slot"], is_stored(copy)) == (1, 0, True)
         assert (whole["position"], copy["copy_of"]) == (first["position"], second["copy_of"])
 
 
 def is_stored(traced: dict[str, Any]) -> bool:
     return [(each["to"], each["outcome"]) for each in traced["sessions"]] == [
-        (id_of(1, "reads"), "waits, stored")
+        (id_of(0, "reads"), "waits, stored")
     ]
