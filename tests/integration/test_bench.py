@@ -71,12 +71,15 @@ def wait_for_port(port: int) -> None:
                 raise
 
 
-@pytest.mark.parametrize("version", [ProtocolVersion.V311, ProtocolVersion.V5])
 @pytest.mark.parametrize("qos", [0, 1, 2])
 @pytest.mark.parametrize(
     "shape", [pairs(5), fan_in(5), fan_in(5, subscribers=3), fan_out(5)], ids=lambda shape: shape.name
 )
-@pytest.mark.parametrize("rate", [0.0, 500.0], ids=["saturated", "paced"])
+@pytest.mark.parametrize(
+    ("version", "rate"),
+    [(ProtocolVersion.V5, 0.0), (ProtocolVersion.V311, 500.0)],
+    ids=["5-saturated", "3.1.1-paced"],
+)
 def test_every_message_is_accounted_for(
     mosquitto: Mosquitto, version: ProtocolVersion, qos: int, shape: Shape, rate: float
 ) -> None:

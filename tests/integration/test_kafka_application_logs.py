@@ -266,13 +266,13 @@ def test_without_kafka_a_request_ends_with_its_name(place: Place) -> None:
 @pytest.mark.promise("application-4")
 def test_who_was_away_catches_up(place: Place) -> None:
     """20,000 a second are promised (docs/performance.md)."""
-    log = place.log("app")
-    place.writer.write(log, [bytes(100)] * 50_000)
+    log, count = place.log("app"), 50_000 if is_judged() else 5_000
+    place.writer.write(log, [bytes(100)] * count)
     began_s, cpu_s = time.monotonic(), time.process_time()
     reader = place.reads(log)
-    place.waits(reader, 50_000, 60)
-    judge(time.monotonic() - began_s, 2.5, "s to catch up with 50,000 records")
-    judge((time.process_time() - cpu_s) / 50_000 * 1e6, 100, "us of CPU a record")
+    place.waits(reader, count, 60)
+    judge(time.monotonic() - began_s, 2.5, f"s to catch up with {count:,} records")
+    judge((time.process_time() - cpu_s) / count * 1e6, 100, "us of CPU a record")
 
 
 def keyed(count: int, keys: int) -> list[tuple[str, bytes]]:
