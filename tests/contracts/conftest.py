@@ -15,6 +15,9 @@ from tests.support.redis_cluster import RedisCluster
 
 from embermq.adapters.redis.address import with_slot
 
+OS = pytest.param("os", marks=pytest.mark.in_faults)
+"""Differs from `fsync` in one system call, of which `tests/faults` says what it is worth."""
+
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Suites that say `ON_SERVERS` run on the stores of the servers profile, too; with `ON_CLUSTER` also where these
@@ -25,7 +28,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "stores" in metafunc.fixturenames and not own:
         servers = ["servers", "simulated"] if getattr(metafunc.module, "ON_SERVERS", False) else []
         servers += ["servers_cluster"] if getattr(metafunc.module, "ON_CLUSTER", False) else []
-        metafunc.parametrize("stores", [*KINDS, *servers], indirect=True)
+        metafunc.parametrize("stores", [*map(_marked, KINDS), *servers], indirect=True)
+
+
+def _marked(kind: str) -> object:
+    return OS if kind == "os" else kind
 
 
 @pytest.fixture
@@ -49,7 +56,7 @@ def _open_stores(kind: str, request: pytest.FixtureRequest, folder: Path) -> Sto
     return Stores(kind, folder)  # type: ignore[arg-type]  # one of KINDS
 
 
-@pytest.fixture(params=["fsync", "os", "memory"])
+@pytest.fixture(params=["fsync", OS, "memory"])
 def sqlite_stores(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stores]:
     """The SQLite adapters alone, for what only a disk can do."""
     opened = Stores(request.param, tmp_path)

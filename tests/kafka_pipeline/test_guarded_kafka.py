@@ -22,7 +22,6 @@ from tests.support.kafka_gate import KafkaGate, for_java
 from tests.support.kafka_rights import AUTHORIZER, give_documented_rights, refusals
 from tests.support.kafka_server import KafkaServer
 from tests.support.mqtt_client import MqttClient, run
-from tests.support.spark_workers import NO_SEED
 from tests.support.waiting import wait_for, wait_until
 
 from embermq.mqtt.wire.packets import Subscription
@@ -54,7 +53,6 @@ class Guarded:
             "pipeline.queries": json.dumps(QUERIES),
         }
         self.broker = KafkaPipelineBroker(kafka, folder, settings)
-        self.broker.env = NO_SEED  # what its workers are started with is looked at
         self.broker.installed = True  # or its command line would be that of what it is forked from
 
     def command(self, *words: str) -> str:

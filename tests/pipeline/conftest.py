@@ -1,7 +1,6 @@
 """One Spark session a test process; each test has its own data directory."""
 
 import json
-import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -16,7 +15,6 @@ from tests.pipeline.kafka_topics import LogInKafka
 from tests.pipeline.log_writer import LogWriter
 from tests.support.broker_process import BrokerProcess
 from tests.support.kafka_server import KafkaServer
-from tests.support.spark_workers import with_seed
 
 from embermq.cli.main import main
 from embermq.pipeline.driver import register_sources
@@ -40,16 +38,13 @@ PARTITIONS_MAX = 2
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     places = Places(tmp_path_factory.mktemp("spark"))
     with tempfile.TemporaryDirectory(prefix="embermq-") as sockets:
-        with pytest.MonkeyPatch.context() as environment:
-            for name, value in with_seed(os.environ).items():
-                environment.setenv(name, value)
-            session = start_session(
-                DriverSettings(kafka=NOWHERE, lake_dir=IN_S3),
-                places,
-                find_java(places.java_wrapper),
-                Path(sockets),
-                PARTITIONS_MAX,
-            )
+        session = start_session(
+            DriverSettings(kafka=NOWHERE, lake_dir=IN_S3),
+            places,
+            find_java(places.java_wrapper),
+            Path(sockets),
+            PARTITIONS_MAX,
+        )
         register_sources(session)
         session.conf.set("spark.sql.streaming.stopTimeout", "60000")  # of a test that stops its queries
         # To compile a query costs more than to run it over a few records; drivers of their own have it as it is.

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 
 import msgspec
 from tests.faults.spark_processes import kill_all
-from tests.support.spark_workers import with_seed
 from tests.support.waiting import wait_until
 
 from embermq.pipeline.places import Places
@@ -41,7 +40,7 @@ class DriverProcess:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
-            env=with_seed(os.environ | dict(environment or {})),
+            env=os.environ | dict(environment or {}),
         )
         assert self.process.stdin is not None
         # Beside other tests: see `BrokerProcess`.

@@ -17,7 +17,6 @@ from tests.pipeline.lake import offsets_in
 from tests.pipeline.log_writer import LogWriter, record
 from tests.pipeline.queries import rows_of
 from tests.support.measuring import judge
-from tests.support.spark_workers import NO_SEED
 from tests.support.waiting import wait_for, wait_until
 
 from embermq.formats.log_record import Stamp
@@ -66,7 +65,7 @@ def test_kill_9_in_the_middle_loses_nothing_and_repeats_nothing(
     log.set_floor(7, 0)
     log.append(fresh_records(0, 1_500))
     home = {"JAVA_HOME": str(wrapped_runtime(JAVA, places.java_wrapper).home)}
-    first = DriverProcess(places, settings, NO_SEED | (home if first_java == "bundled" else {}))
+    first = DriverProcess(places, settings, home if first_java == "bundled" else {})
     drivers.append(first)
     first.wait_for_position("lake", 300)
     os.kill(first.process.pid, signal.SIGKILL)
@@ -75,7 +74,7 @@ def test_kill_9_in_the_middle_loses_nothing_and_repeats_nothing(
     down = read_status(places.data_dir)
     assert down.state == "down" and down.pid == 0
     log.append(fresh_records(1_500, 2_000))
-    second = DriverProcess(places, msgspec.structs.replace(settings, max_records_per_batch=2_000), NO_SEED)
+    second = DriverProcess(places, msgspec.structs.replace(settings, max_records_per_batch=2_000))
     drivers.append(second)
     for name in settings.queries:
         second.wait_for_position(name, 2_000)

@@ -20,7 +20,6 @@ from weakref import finalize
 
 from tests.support.forked_program import ForkedProgram
 from tests.support.sharing import reserve_number, this_worker
-from tests.support.spark_workers import with_seed
 from tests.support.waiting import wait_until
 
 EMBERMQ = Path(sys.executable).parent / "embermq"
@@ -44,7 +43,7 @@ class BrokerProcess:
 
     As a context manager it starts at the entry and leaves no process behind, Spark's included; on a failure its output
     is printed. Its pipeline has the priority of everything else: beside tests that take every core, Spark gives up on a
-    worker in Python that has not begun within ten seconds, and the query starts again. Those workers are forked, too.
+    worker in Python that has not begun within ten seconds, and the query starts again.
     """
 
     def __init__(
@@ -137,8 +136,6 @@ class BrokerProcess:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("EMBERMQ_")}
         environment |= self.env | {_MARK: self._mark, "PYTHONUNBUFFERED": "1"}
         if not (self.installed or self.wrapper or "LD_PRELOAD" in self.env):
-            if self.pipeline:
-                environment = with_seed(environment)
             with open(os.devnull, "rb") as nothing:
                 self._process = ForkedProgram(
                     self.command(),
