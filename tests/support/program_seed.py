@@ -116,8 +116,9 @@ def become(request: dict[str, object], stdio: list[int]) -> list[str]:
     assert isinstance(constants, dict)
     for name, value in constants.items():
         module, _, constant = name.rpartition(".")
-        assert hasattr(sys.modules[module], constant), name
-        setattr(sys.modules[module], constant, value)
+        place = import_module(module)  # one of the servers profile may not be there yet
+        assert hasattr(place, constant), name
+        setattr(place, constant, value)
     return words
 
 
