@@ -45,8 +45,6 @@ IN_FLIGHT_MAX = 8
 DAY_S = 86_400
 CONNECT_S = 8.0
 """A client that has no CONNACK by then tries again."""
-ANSWER_S = 20.0
-"""A client that waits longer for an answer begins a new connection."""
 
 
 class Broken(AssertionError):

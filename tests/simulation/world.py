@@ -119,6 +119,8 @@ class World:
         self._numbers: dict[str, int] = {}
         self._faults = Faults(self, kinds)
         self.clients = self._make_clients()
+        self._calm = {client for client in self.clients if self.random.random() < 0.5}
+        """They stay connected longer than others do."""
 
     # What is told
 
@@ -146,7 +148,7 @@ class World:
                 name + ending, self, self.oracle, filters=filters, has_will=has_will, is_kept=is_kept
             )
 
-        worked = (("consumer-group", "g"), ("prefetch", "4"))
+        worked = (("consumer-group", "g"), ("prefetch", self.random.choice("14")))
         return [
             made("p1", has_will=True),
             made("p2", ("t/a/#", 1)),
@@ -182,8 +184,8 @@ class World:
             return
         random = self.random
         does = random.random()
-        if client.name.startswith("p") and does < 0.85:
-            for _ in range(random.choice((1, 1, 2, 5))):
+        if does < 0.85 and (client.name.startswith("p") or client in self._calm):
+            for _ in range(random.choice((1, 1, 2, 5)) if client.name.startswith("p") else 0):
                 self._publish(client)
         elif does < 0.90:
             client.drop()
