@@ -140,6 +140,32 @@ def test_the_lease_of_a_process_that_died_ends_with_it_and_that_of_one_that_stan
         assert "Traceback" not in node.output()
 
 
+@pytest.mark.promise("cluster-2")
+def test_a_node_of_which_all_processes_end_at_once_is_out_when_its_lease_has_ended(
+    etcd: EtcdServer, servers: dict[str, object], tmp_path: Path
+) -> None:
+    """As when a container ends: nobody is left to say so."""
+    node, other = two_nodes(etcd, servers, tmp_path)
+    try:
+        with node:
+            other.launch()
+            wait_until(lambda: stands_by(other), WAIT_S, "one stands by")
+            (maker,) = children(node.pid)
+            (guard,) = children(maker)
+            os.kill(maker, signal.SIGSTOP)
+            for process in (guard, maker):
+                os.kill(process, signal.SIGKILL)
+            node.kill()
+            wait_until(lambda: serves(other), WAIT_S, "the other one serves")
+            assert other.stop() == 0
+    finally:
+        other.close()
+
+
+def children(of: int) -> list[int]:
+    return [int(one) for one in Path(f"/proc/{of}/task/{of}/children").read_text().split()]
+
+
 @pytest.mark.promise("cluster-17")
 def test_while_etcd_is_away_the_node_serves_on(
     etcd: EtcdServer, servers: dict[str, object], tmp_path: Path
