@@ -12,7 +12,7 @@ from functools import partial
 
 from embermq.edge.connection_limits import Admission, ConnectionSlot, Room
 from embermq.edge.listener_settings import Listener
-from embermq.edge.proxy_protocol import ProxyHeaderError, read_header
+from embermq.edge.proxy_protocol import UNKNOWN, ProxyHeaderError, read_header
 from embermq.edge.settings import Address, UnixAddress
 from embermq.edge.tls import ON_FAILURE, TlsFileError, context_of
 from embermq.model.counters import Counters
@@ -312,7 +312,7 @@ class Listening:
             if self._proxied:
                 async with asyncio.timeout(self._handshake_s):
                     source = await read_header(partial(_read_exactly, sock))
-                host = source.host if source is not None else ""
+                host = source.host if source is not None and source != UNKNOWN else ""
             await self._room_for(host)
             if not self._admission.locate(place, host):
                 sock.close()
