@@ -74,16 +74,6 @@ class Place:
         ).json()["generation"]
         return found
 
-    def restores_missing(self) -> list[str]:
-        """Likewise."""
-        logs: list[str] = self._asks("POST", "/api/v1/application-logs/restore-missing").json()["logs"]
-        return logs
-
-    def late(self, since: int) -> tuple[int, list[str]]:
-        """Likewise."""
-        found = self._asks("GET", "/api/v1/application-logs/late", params={"since": since}).json()
-        return found["number"], found["logs"]
-
     def ends(self, client_id: str) -> None:
         """An operator deletes the session."""
         self._asks("DELETE", f"/api/v1/clients/{quote(client_id, safe='')}")
@@ -249,18 +239,14 @@ def test_a_crash_between_session_and_log_is_put_right_at_the_start(place: Place)
 def test_the_pipeline_is_told_which_logs_there_have_to_be(place: Place) -> None:
     async def scenario() -> None:
         log = place.log_of("app")
-        number, none = await asyncio.to_thread(place.late, 0)
-        client = await place.comes()
-        assert none == [] and (await asyncio.to_thread(place.late, number))[1] == [log]
+        client, other = await place.comes(), await place.comes("app2")
         await client.subscribe(Subscription("t", 1))
         await place.publishes("t", b"0")
-        await asyncio.to_thread(place.kafka.delete_topic, log)
+        for topic in (log, place.log_of("app2")):
+            await asyncio.to_thread(place.kafka.delete_topic, topic)
         assert await asyncio.to_thread(place.restores, log) is None
-        assert place.logs() == ["app"]
-        await asyncio.to_thread(place.kafka.delete_topic, log)
-        assert await asyncio.to_thread(place.restores_missing) == [log]
-        assert await asyncio.to_thread(place.restores_missing) == []
-        assert place.logs() == ["app"]
+        assert place.logs() == ["app", "app2"], "all that are missing come with the one that is asked for"
+        await leaves(other)
         await leaves(client)
         await asyncio.to_thread(place.ends, "app")
         nobody = await asyncio.to_thread(place.restores, log)
