@@ -303,6 +303,13 @@ class SimulatedListening:
         self._host.is_closed = True
 
 
+class NoPlainSockets:
+    """Connections are the simulation's."""
+
+    def close(self) -> None:
+        return
+
+
 class Servers(Struct, frozen=True):
     """What all nodes share. `logs` are by how the topics of their slot begin."""
 
@@ -332,6 +339,7 @@ def simulated_wiring(loop: SimulatedLoop, shared: Servers, nodes: dict[str, Node
         (cluster_side, "datetime", SimpleNamespace(now=date)),
         (mqtt_server, "bind", bind),
         (mqtt_server, "Listening", SimulatedListening),
+        (mqtt_server, "PlainSockets", NoPlainSockets),
         (mqtt_server, "ListenerContext", in_order(ListenerContext, "connections", "doors")),
         (mqtt_server, "NodeListenerContext", in_order(NodeListenerContext, "connections", "doors")),
         (Session, "__hash__", lambda session: session.generation),

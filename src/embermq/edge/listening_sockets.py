@@ -12,6 +12,7 @@ from functools import partial
 
 from embermq.edge.connection_limits import Admission, ConnectionSlot, Room
 from embermq.edge.listener_settings import Listener
+from embermq.edge.plain_sockets import PlainSockets
 from embermq.edge.proxy_protocol import UNKNOWN, ProxyHeaderError, read_header
 from embermq.edge.settings import Address, UnixAddress
 from embermq.edge.tls import ON_FAILURE, TlsFileError, context_of
@@ -70,8 +71,9 @@ async def bind(address: Address | UnixAddress, unix_mode: str) -> list[socket.so
 def _bind_tcp(sock: socket.socket, place: tuple[object, ...]) -> socket.socket:
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        # Connections inherit these: one whose peer is gone without a word ends, also when its keep-alive is 0.
+        # Connections inherit all of these: one whose peer is gone without a word ends, also when its keep-alive is 0.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for option, value in KERNEL_KEEP_ALIVE:
             sock.setsockopt(socket.IPPROTO_TCP, option, value)
         if sock.family == socket.AF_INET6:
@@ -203,8 +205,11 @@ class Listening:
         proxied: bool,
         connections_max: int = 0,
         on_refused: Callable[[str, str], None],
+        plain: PlainSockets | None = None,
     ) -> None:
+        """`plain` has the sockets of clients without TLS; None where all speak it."""
         self.sockets = sockets
+        self._plain = plain
         self._factory = factory
         self._admission = admission
         self._handshakes = handshakes
@@ -290,6 +295,10 @@ class Listening:
                 sock.close()
                 continue
             sock.setblocking(False)
+            host = _host_of(peer)
+            if self._context is None and not (self._proxied or self._admission.is_full_for(host)):
+                self._serve_plain(sock, peer, place, None, host)  # without a task, as most do
+                continue
             introduction = Introduction(sock, loop.time())
             task = loop.create_task(self._introduce(sock, peer, place, introduction))
             introduction.task = task
@@ -297,6 +306,16 @@ class Listening:
             task.add_done_callback(self._introduced)
             if self._context is not None:
                 self._handshakes.begin(task, introduction)
+
+    def _serve_plain(
+        self, sock: socket.socket, peer: object, place: ConnectionSlot, source: Address | None, host: str
+    ) -> None:
+        """Of a client that does not speak TLS nothing has to be waited for any more."""
+        assert self._plain is not None, "only who listens with TLS alone has none"
+        if self._admission.locate(place, host):
+            self._plain.serve(sock, peer, self._factory(place, source))
+        else:
+            sock.close()
 
     def _introduced(self, task: asyncio.Task[None]) -> None:
         """A connection over TLS keeps its introduction, which is not to keep the task as well."""
@@ -307,26 +326,29 @@ class Listening:
     ) -> None:
         loop = asyncio.get_running_loop()
         source: Address | None = None
-        host = str(peer[0]) if isinstance(peer, tuple) else ""
+        host = _host_of(peer)
         try:
             if self._proxied:
                 async with asyncio.timeout(self._handshake_s):
                     source = await read_header(partial(_read_exactly, sock))
                 host = source.host if source is not None and source != UNKNOWN else ""
             await self._room_for(host)
+            context = self._context
+            if context is None:
+                self._serve_plain(sock, peer, place, source, host)
+                return
             if not self._admission.locate(place, host):
                 sock.close()
                 return
-            context = self._context
             introduction.hand_to_loop()
-            if context is not None:  # the transport keeps what is set here until it is closed
-                ON_FAILURE.set(partial(self._tls_failed, introduction, str(source or _named(peer))))
+            # The transport keeps what is set here until it is closed.
+            ON_FAILURE.set(partial(self._tls_failed, introduction, str(source or _named(peer))))
             await loop.connect_accepted_socket(
                 partial(self._factory, place, source),
                 sock,
                 ssl=context,
-                ssl_handshake_timeout=self._handshake_s if context is not None else None,
-                ssl_shutdown_timeout=TLS_CLOSE_S if context is not None else None,
+                ssl_handshake_timeout=self._handshake_s,
+                ssl_shutdown_timeout=TLS_CLOSE_S,
             )
         except ProxyHeaderError as error:
             self._on_refused(_named(peer), f"PROXY protocol: {error}")
@@ -359,6 +381,11 @@ class Listening:
     def _drop(self, sock: socket.socket, place: ConnectionSlot) -> None:
         sock.close()
         self._admission.leave(place)
+
+
+def _host_of(peer: object) -> str:
+    """The address; "" for a client of a Unix socket."""
+    return str(peer[0]) if isinstance(peer, tuple) else ""
 
 
 def _named(peer: object) -> str:

@@ -18,6 +18,7 @@ from embermq.edge.listening_sockets import Factory, Handshakes, Listening, bind
 from embermq.edge.node_door import NodeDoor, NodeListenerContext, Operate
 from embermq.edge.node_link import Homes, IntroductionError, Stops, ask_node
 from embermq.edge.node_tls import node_listener
+from embermq.edge.plain_sockets import PlainSockets
 from embermq.edge.settings import Address, ClientSettings, UnixAddress
 from embermq.edge.tick_loop import TickLoop
 from embermq.edge.tls import TlsFileError, context_of
@@ -66,6 +67,7 @@ class MqttServer:
         self._handshakes = Handshakes(counters)
         self._node_handshakes = Handshakes(counters)
         """Apart, so that nodes reach one another while more clients come than there is room for."""
+        self._plain = PlainSockets()
 
     async def open_for_nodes(
         self,
@@ -101,6 +103,7 @@ class MqttServer:
             handshake_s=self._settings.connect_timeout_s,
             proxied=False,
             on_refused=door.refused,
+            plain=self._plain,
         )
         self._doors.append(door)
         self._listening.append((door, listening))
@@ -144,6 +147,7 @@ class MqttServer:
             proxied=listener.own.proxy_protocol,
             connections_max=listener.own.connections_max,
             on_refused=door.refused,
+            plain=self._plain,
         )
         self._doors.append(door)
         self._listening.append((door, listening))
@@ -241,6 +245,7 @@ class MqttServer:
                 connection.abort()
             for each in list(door.doors):
                 each.abort()
+        self._plain.close()
 
     async def _take_leave(self) -> None:
         """Of clients that were handed on, each by its own node, which has its session; until they are gone."""

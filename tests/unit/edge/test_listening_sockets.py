@@ -16,6 +16,7 @@ from tests.support.certificates import Authority
 
 from embermq.edge.connection_limits import Admission, ConnectionSlot
 from embermq.edge.listening_sockets import Handshakes, Listening
+from embermq.edge.plain_sockets import PlainSockets
 from embermq.edge.settings import ClientSettings, TlsSettings
 from embermq.edge.tls import server_context
 from embermq.model.counters import Counters
@@ -83,6 +84,7 @@ def test_a_connection_does_not_keep_the_task_that_let_it_in(*, over_tls: bool, t
             handshake_s=60,
             proxied=False,
             on_refused=lambda *_: None,
+            plain=None if over_tls else PlainSockets(),
         )
         listening.serve(server_context(TlsSettings(cert=server), ("mqtt",)) if over_tls else None)
         trusting = ssl.create_default_context(cafile=str(authority.certificate)) if over_tls else None
