@@ -139,7 +139,6 @@ class TickLoop:
             self._turn_bytes = 0
         else:
             self._run()
-        self._store.look()
 
     def look_at_clock(self) -> int:
         """Set the tick's time, broker time in milliseconds; called before what was read is decided."""
@@ -270,7 +269,6 @@ class TickLoop:
             self.wake()
         else:
             self._submit()
-            self._store.look()
 
     def _take(self) -> tuple[Batch, float]:
         """What has gathered, and since when it has had messages."""

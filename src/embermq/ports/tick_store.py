@@ -72,10 +72,6 @@ class TickStore(ABC):
         """True while something of earlier ticks is to be written with the next one, be it empty."""
         return False
 
-    def look(self) -> None:
-        """Call `logged` now when the tick under way is known to be durable; else that is done a moment later."""
-        return
-
     @abstractmethod
     def settle(self) -> None:
         """Called now and then: write what the level `memory` has answered for and not written yet."""

@@ -7,7 +7,6 @@ import ctypes
 import errno
 import os
 import platform
-import select
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from queue import SimpleQueue
@@ -16,18 +15,9 @@ from threading import Thread
 import pytest
 import uvloop
 from tests.contracts.stores import tick_writes
-from tests.support.waiting import wait_for
 
 from embermq.adapters.segments import kernel_sync
-from embermq.adapters.segments.kernel_sync import (
-    MEAN_OF,
-    QUICK_S,
-    REST_S,
-    REST_S_MAX,
-    WAITED_BYTES_MAX,
-    KernelSync,
-    QuickDisk,
-)
+from embermq.adapters.segments.kernel_sync import KernelSync
 from embermq.adapters.segments.tick_store import INLINE_BYTES_MAX, SegmentTickStore
 from embermq.adapters.sqlite.checkpoint import JOURNAL_COMMITS, SqliteCheckpoint
 from embermq.adapters.sqlite.connection import apply_broker_schema, open_writer, wall_ms
@@ -39,8 +29,6 @@ from embermq.ports.errors import StoreError
 from embermq.ports.tick_store import Receipt
 
 ANSWER_S = 60.0
-LARGE = WAITED_BYTES_MAX + 1
-"""Left to the kernel."""
 
 
 def record(payload: bytes) -> bytes:
@@ -96,81 +84,9 @@ def test_a_file_is_synced(tmp_path: Path) -> None:
         for _ in range(3):
             file.write(b"x")
             file.flush()
-            kernel.begin(file.fileno(), LARGE)
+            kernel.begin(file.fileno())
             kernel.wait()
     kernel.close()
-
-
-def test_a_quick_disk_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    kernel, synced = KernelSync(), list[int]()
-    fdatasync = os.fdatasync
-
-    def counted(file: int) -> None:
-        synced.append(file)
-        fdatasync(file)
-
-    def is_over() -> bool:
-        return kernel.is_over
-
-    monkeypatch.setattr(os, "fdatasync", counted)
-    with (tmp_path / "file").open("wb") as file:
-        for count in (1, 2):
-            kernel.begin(file.fileno(), WAITED_BYTES_MAX)
-            assert is_over()
-            assert len(synced) == count
-            assert select.select([kernel.descriptor], [], [], 0)[0]
-            kernel.wait()
-            assert not is_over()
-            assert not select.select([kernel.descriptor], [], [], 0)[0]
-            kernel._disk = QuickDisk()  # that of a machine which has much to do is slow
-        kernel.begin(file.fileno(), LARGE)
-        assert not is_over()
-        kernel.wait()
-    assert len(synced) == 2
-    kernel.close()
-
-
-def test_what_a_disk_says_that_was_waited_for_is_told_once_and_not_tried_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    kernel, synced = KernelSync(), list[int]()
-
-    def fail(file: int) -> None:
-        synced.append(file)
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-    monkeypatch.setattr(os, "fdatasync", fail)
-    kernel.begin(0, 1)
-    assert synced == [0]
-    with pytest.raises(OSError, match="Input/output error"):
-        kernel.wait()
-    assert synced == [0]
-    kernel.close()
-
-
-def test_a_slow_disk_is_given_a_rest_that_gets_longer() -> None:
-    disk, now_s, rests = QuickDisk(), 100.0, list[float]()
-    for _ in range(9):
-        count = 0
-        while disk.is_quick(now_s):
-            count += 1
-            disk.took(QUICK_S * 2, now_s)
-        assert 1 < count < MEAN_OF
-        began_s = now_s
-        while not disk.is_quick(now_s):
-            now_s += REST_S / 4
-        rests.append(now_s - began_s)
-    assert rests == [min(REST_S * 2**number, REST_S_MAX) for number in range(9)]
-    for _ in range(3 * MEAN_OF):
-        disk.took(QUICK_S / 2, now_s)
-    assert disk.is_quick(now_s)
-    disk.took(QUICK_S * 4, now_s)
-    assert disk.is_quick(now_s)
-    now_s += 2 * REST_S_MAX + 1
-    disk.took(QUICK_S / 2, now_s)
-    disk.took(QUICK_S * MEAN_OF, now_s)
-    assert not disk.is_quick(now_s + REST_S / 2)
-    assert disk.is_quick(now_s + REST_S)
 
 
 def test_who_gets_no_context_keeps_no_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,7 +123,7 @@ def test_a_signal_does_not_end_a_wait(tmp_path: Path, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(kernel, "_call", interrupted)
     with (tmp_path / "file").open("wb") as file:
-        kernel.begin(file.fileno(), LARGE)
+        kernel.begin(file.fileno())
         kernel.wait()
     assert len(calls) == 3
     kernel.close()
@@ -217,11 +133,11 @@ def test_what_cannot_be_synced_is_an_error() -> None:
     kernel = KernelSync()
     reads, writes = os.pipe()
     with pytest.raises(OSError, match="Invalid argument"):
-        kernel.begin(writes, LARGE)
+        kernel.begin(writes)
     os.close(reads)
     os.close(writes)
     with pytest.raises(OSError, match="Bad file"):
-        kernel.begin(writes, LARGE)
+        kernel.begin(writes)
     kernel.close()
 
 
@@ -235,9 +151,9 @@ def test_ticks_are_answered_in_order_and_large_ones_by_the_thread(
         monkeypatch.setattr(Thread, "start", no_more_threads)
         begin, began = KernelSync.begin, list[int]()
 
-        def counted(kernel: KernelSync, file: int, size: int) -> None:
+        def counted(kernel: KernelSync, file: int) -> None:
             began.append(file)
-            begin(kernel, file, size)
+            begin(kernel, file)
 
         monkeypatch.setattr(KernelSync, "begin", counted)
         for number, payload in enumerate((b"0", bytes(INLINE_BYTES_MAX), b"2", b"3")):
@@ -253,9 +169,8 @@ def test_ticks_are_answered_in_order_and_large_ones_by_the_thread(
     run(scenario)
 
 
-@pytest.mark.parametrize("size", [1, LARGE])
 def test_a_sync_that_fails_ends_the_log_and_answers_nobody(
-    size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario() -> None:
         store = opened(tmp_path)
@@ -269,62 +184,11 @@ def test_a_sync_that_fails_ends_the_log_and_answers_nobody(
 
         wait = KernelSync.wait
         monkeypatch.setattr(KernelSync, "wait", fail)
-        store.submit(tick_writes(records=[record(bytes(size))]), answers.put)
+        store.submit(tick_writes(records=[record(b"x")]), answers.put)
         async with asyncio.timeout(ANSWER_S):
             assert await ended == "cannot write to the message log: Input/output error"
         await asyncio.sleep(0)
         assert answers.empty()
-        store.close()
-
-    run(scenario)
-
-
-def test_a_disk_that_fails_while_it_is_waited_for_is_asked_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What it has nobody knows; a second sync could say that all is well."""
-
-    async def scenario() -> None:
-        store = opened(tmp_path)
-        ended: list[StoreError] = []
-        store.on_end.append(ended.append)
-        answers: list[Receipt | StoreError] = []
-        asked: list[int] = []
-
-        def fail(file: int) -> None:
-            asked.append(file)
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-        monkeypatch.setattr(os, "fdatasync", fail)
-        store.submit(tick_writes(records=[record(b"x")]), answers.append)
-        store.look()
-        monkeypatch.undo()
-        await asyncio.sleep(0)
-        assert (len(asked), len(ended), answers) == (1, 1, [])
-        store.close()
-
-    run(scenario)
-
-
-def test_who_looks_need_not_wait_for_the_event_loop(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        store = opened(tmp_path)
-        kernel = store._kernel
-        assert kernel is not None
-        answers: list[Receipt | StoreError] = []
-        for number in range(3):
-            kernel._disk = QuickDisk()
-            store.submit(tick_writes(records=[record(b"x")]), answers.append)
-            assert len(answers) == number
-            store.look()
-            assert answers[number:] == [Receipt(number, 1)]
-            store._kernel_is_done()  # as an event loop may that had heard of it before
-        store.submit(tick_writes(records=[record(bytes(LARGE))]), answers.append)
-        store.look()
-        assert len(answers) == 3
-        await wait_for(lambda: not store.busy, ANSWER_S)
-        assert await answer(store, b"x") == Receipt(4, 1)
-        assert len(answers) == 4
         store.close()
 
     run(scenario)
@@ -336,7 +200,7 @@ def test_a_kernel_that_takes_no_more_leaves_the_sync_to_the_thread(
     async def scenario() -> None:
         store = opened(tmp_path)
 
-        def refuse(_self: KernelSync, _file: int, _size: int) -> None:
+        def refuse(_self: KernelSync, _file: int) -> None:
             raise BlockingIOError(11, "Resource temporarily unavailable")
 
         monkeypatch.setattr(KernelSync, "begin", refuse)

@@ -131,23 +131,6 @@ def test_publishers_are_answered_by_the_tick() -> None:
     run(test)
 
 
-def test_what_is_durable_at_once_is_answered_in_the_same_turn() -> None:
-    """Else the reads of another turn would come before it."""
-
-    async def test(running: Running) -> None:
-        link = await running.connects("p")
-        store = running.hand.store
-        await wait_for(lambda: not store.busy, DEADLINE_S)
-        running.holds = True
-        store.look = lambda: running.lets_go() if store.busy else None  # type: ignore[method-assign]
-        running.publish(link, 1)
-        assert not link.all(Puback)
-        running.ticks._turn()
-        assert [answer.packet_id for answer in link.all(Puback)] == [1]
-
-    run(test)
-
-
 def test_a_lone_publisher_does_not_wait_for_company() -> None:
     """The linger is longer than the test: who waits for it fails."""
 

@@ -2,15 +2,11 @@
 
 It is Linux's own asynchronous I/O (io_submit(2), IOCB_CMD_FDSYNC), by libc's `syscall`. A thread would do as well, but
 waits for the interpreter before and after its call, each time, while the event loop has it.
-
-The kernel's sync waits for the processor that the event loop runs on, 3 ms where that is busy, and a quick disk has
-synced a small frame in a tenth of that. So while the disk is quick the loop waits for it itself.
 """
 
 import ctypes
 import os
 import platform
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from struct import Struct
@@ -26,15 +22,6 @@ _EVENT = Struct("=QQqq")
 _FDSYNC = 3
 _TELL = 1
 _ONE = ctypes.c_long(1)
-WAITED_BYTES_MAX = 128 * 1024
-"""Frames of more are left to the kernel."""
-QUICK_S = 0.0005
-"""A disk is quick while a sync takes less, on the average of the last ones, about `MEAN_OF`."""
-MEAN_OF = 16
-REST_S = 1.0
-REST_S_MAX = 64.0
-"""After the disk was slow the kernel has all of them for so long: at first, and at most. Each time that it still is
-doubles it."""
 
 
 class Watch(Protocol):
@@ -44,29 +31,6 @@ class Watch(Protocol):
     def add_reader(self, descriptor: int, callback: Callable[[], None], /) -> object: ...
 
     def remove_reader(self, descriptor: int, /) -> object: ...
-
-
-class QuickDisk:
-    """Whether syncs are waited for, by how long the last ones took; times are those of `time.monotonic`."""
-
-    def __init__(self) -> None:
-        self._mean_s = 0.0
-        self._from_s = 0.0
-        self._rest_s = REST_S
-
-    def is_quick(self, now_s: float) -> bool:
-        """Whether to wait for the next one."""
-        return now_s >= self._from_s
-
-    def took(self, sync_s: float, now_s: float) -> None:
-        """One that was waited for is over, now."""
-        self._mean_s += (sync_s - self._mean_s) / MEAN_OF
-        if self._mean_s >= QUICK_S:
-            self._mean_s = 0.0
-            self._from_s = now_s + self._rest_s
-            self._rest_s = min(2 * self._rest_s, REST_S_MAX)
-        elif now_s - self._from_s > self._rest_s:
-            self._rest_s = REST_S
 
 
 class KernelSync:
@@ -88,41 +52,14 @@ class KernelSync:
         self._request = ctypes.create_string_buffer(_REQUEST.size)
         self._requests = (ctypes.c_void_p * 1)(ctypes.addressof(self._request))
         self._event = ctypes.create_string_buffer(_EVENT.size)
-        self._disk = QuickDisk()
-        self.is_over = False
-        """Whether the one that has begun was waited for."""
-        self._failure: OSError | None = None
-        """What it ended with."""
 
-    def begin(self, file: int, size: int) -> None:
-        """Have the file's data synced, as fdatasync(2) does it, of which `size` bytes are new. Raises OSError when it
-        could not begin."""
-        began_s = time.monotonic()
-        if size <= WAITED_BYTES_MAX and self._disk.is_quick(began_s):
-            self._wait_for_disk(file, began_s)
-            return
+    def begin(self, file: int) -> None:
+        """Have the file's data synced, as fdatasync(2) does it. Raises OSError when it could not begin."""
         self._request.raw = _REQUEST.pack(0, 0, 0, _FDSYNC, 0, file, 0, 0, 0, 0, _TELL, self.descriptor)
         self._checked(self._call(self._submit, self._context, _ONE, self._requests))
 
-    def _wait_for_disk(self, file: int, began_s: float) -> None:
-        """What it ends with is told by `wait`: nobody may try again, as after one that could not begin."""
-        try:
-            os.fdatasync(file)
-        except OSError as error:
-            self._failure = error
-        over_s = time.monotonic()
-        self._disk.took(over_s - began_s, over_s)
-        self.is_over = True
-        os.eventfd_write(self.descriptor, 1)
-
     def wait(self) -> None:
         """Return when it is over. Raises OSError when it failed."""
-        if self.is_over:
-            self.is_over = False
-            os.eventfd_read(self.descriptor)
-            if self._failure is not None:
-                raise self._failure
-            return
         ended = 0
         while ended != 1:
             with suppress(InterruptedError):  # by a signal, of which this call is not begun again by itself

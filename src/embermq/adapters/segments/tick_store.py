@@ -1,9 +1,10 @@
 """The tick's way into the log: one frame, one sync, then everybody may be told; its state goes to the checkpoint.
 
-Levels: `fsync` has the kernel sync what it wrote, so that the event loop goes on meanwhile, unless waiting is quicker
-(`KernelSync`); what is large, and all where the kernel does not do so, is written and synced on a thread. `os` hands
-the frame to the kernel; `memory` answers at once and writes what has gathered every `MEMORY_WRITE_S`. The checkpoint
-commits frames that are written, and synced at the level `fsync`, alone.
+Levels: `fsync` has the kernel sync what it wrote, so that the event loop goes on meanwhile, and the loop applies the
+state to the checkpoint in the same time; what is large, and all where the kernel does not do so, is written and synced
+on a thread. `os` hands the frame to the kernel; `memory` answers at once and writes
+what has gathered every `MEMORY_WRITE_S`. The checkpoint commits frames that are written, and synced at the level
+`fsync`, alone.
 
 An error of a write or a sync is not retried, since nobody knows what the disk has: the broker ends, without an answer
 to this tick, and the next start goes on behind the last whole frame. A disk without room is answered: nothing is synced
@@ -61,8 +62,8 @@ STUCK_S = 1.0
 MEMORY_WRITE_S = 0.05
 MEMORY_BYTES = 1024 * 1024
 INLINE_BYTES_MAX = 4 * 1024 * 1024
-"""A frame of more bytes is written on a thread: copying it would hold up the event loop. For less a thread is a quarter
-dearer: it waits for the interpreter, and copies what another core has cached."""
+"""A frame of more bytes is written on a thread: copying it would hold up the event loop. For less a thread is
+a quarter dearer: it waits for the interpreter, and copies what is in the cache of another core."""
 RESERVE_NAME = "reserve"
 RESERVE_BYTES = 16 * 1024 * 1024
 """Given back to the disk when it is full, for what sessions have to keep."""
@@ -288,12 +289,14 @@ class SegmentTickStore(TickStore):
     # Syncing.
 
     def _kernel_sync(self) -> KernelSync | None:
-        if self._loop is not None:
-            with suppress(OSError):
-                kernel = KernelSync()
-                self._loop.add_reader(kernel.descriptor, self._kernel_is_done)
-                return kernel
-        return None
+        if self._loop is None:
+            return None
+        try:
+            kernel = KernelSync()
+        except OSError:
+            return None
+        self._loop.add_reader(kernel.descriptor, self._kernel_is_done)
+        return kernel
 
     def _begin(self, work: _Work) -> bool:
         """Begin to write and sync. False when it could not be written: that is answered, or the log has ended."""
@@ -308,21 +311,18 @@ class SegmentTickStore(TickStore):
                 self._end(to_store_error(error, "cannot write to the message log"))
                 return False
             work.is_written, work.began_s = True, time.perf_counter()
-            with suppress(OSError):  # it has no room for one more: nothing has begun
-                self._kernel.begin(self._writer.descriptor, frame.size)
+            try:
+                self._kernel.begin(self._writer.descriptor)
                 self._syncing = work
                 return True
+            except OSError:
+                pass  # it has no room for one more: nothing has begun
         self._work.put(work)
         return True
 
-    def look(self) -> None:
-        if self._kernel is not None and self._kernel.is_over:
-            self._kernel_is_done()
-
     def _kernel_is_done(self) -> None:
         work, self._syncing = self._syncing, None
-        if work is None or self._kernel is None:
-            return  # somebody has looked since the event loop was told
+        assert work is not None and self._kernel is not None
         try:
             self._kernel.wait()
         except OSError as error:
