@@ -9,7 +9,7 @@ from tests.pipeline.kafka_topics import LogInKafka
 from tests.support.waiting import wait_until
 
 from embermq.pipeline.jobs.bulk import Bulk, Feed
-from embermq.pipeline.jobs.bulk_log import EmbeddedLog
+from embermq.pipeline.jobs.bulk_log import BulkBatch, EmbeddedLog
 from embermq.pipeline.jobs.bulk_parts import PARTS, BulkPart
 from embermq.pipeline.jobs.kafka_bulk_log import KafkaBulkLog
 from embermq.pipeline.jobs.query_job import JobSetup
@@ -41,11 +41,11 @@ class RecordedLog(EmbeddedLog):
         super().__init__(settings, places, spark)
         self.ranges: list[tuple[int, ...]] = []
 
-    def read(self, begin: Positions, end: Positions) -> DataFrame:
+    def keep(self, begin: Positions, end: Positions) -> BulkBatch:
         self.ranges.append((begin[PARTITION], end[PARTITION]))
-        return super().read(begin, end)
+        return super().keep(begin, end)
 
-    def probe(self, starts: Positions) -> DataFrame:
+    def probe(self, starts: Positions) -> BulkBatch:
         self.ranges.append(())
         return super().probe(starts)
 
@@ -64,7 +64,7 @@ class RecordedKafka(KafkaBulkLog):
         self.ranges.append({number: (begin[number], at) for number, at in end.items() if at > begin[number]})
         return super().read(begin, end)
 
-    def probe(self, starts: Positions) -> DataFrame:
+    def probe(self, starts: Positions) -> BulkBatch:
         probe = super().probe(starts)
         self.ranges.pop()
         return probe

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import pytest
 from msgspec.structs import replace
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from tests.pipeline.feeding import AT_ONCE, DEADLINE_S, feeding
 from tests.pipeline.lake import offsets_in
 from tests.pipeline.log_writer import NOON_MS, LogWriter, record
@@ -16,7 +16,7 @@ from tests.pipeline.test_sinks import receipts
 from tests.support.waiting import wait_until
 
 from embermq.pipeline.jobs import bulk
-from embermq.pipeline.jobs.bulk_log import EmbeddedLog
+from embermq.pipeline.jobs.bulk_log import BulkBatch, EmbeddedLog
 from embermq.pipeline.jobs.bulk_parts import Archive, LakeFeed, Traffic
 from embermq.pipeline.paused import pause_queries, resume_query
 from embermq.pipeline.places import Places
@@ -88,10 +88,10 @@ class Failing(Archive):
 
     failures: ClassVar[list[str]] = []
 
-    def write(self, records: DataFrame) -> int:
+    def write(self, batch: BulkBatch) -> int:
         if self.positions() == {PARTITION: 7} and self.failures:
             raise OSError(self.failures.pop())
-        return super().write(records)
+        return super().write(batch)
 
 
 @pytest.mark.promise("pipeline-2", "pipeline-14", "pipeline-13")
@@ -122,10 +122,10 @@ class Slow(Archive):
 
     may_go: ClassVar[threading.Event]
 
-    def write(self, records: DataFrame) -> int:
+    def write(self, batch: BulkBatch) -> int:
         if self.positions() == {PARTITION: 7}:
             self.may_go.wait(DEADLINE_S)
-        return super().write(records)
+        return super().write(batch)
 
 
 @pytest.mark.promise("pipeline-14")

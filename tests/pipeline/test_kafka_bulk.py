@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewPartitions  # type: ignore[attr-defined]
 from msgspec.structs import replace
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from tests.pipeline.feeding import AT_ONCE, DEADLINE_S, feeding_of_kafka
 from tests.pipeline.kafka_topics import LogInKafka
 from tests.pipeline.lake import rows_in
@@ -20,6 +20,7 @@ from tests.support.waiting import wait_until
 from embermq.formats.kafka_record import KafkaEncoder
 from embermq.formats.log_record import slot_field
 from embermq.pipeline.jobs import bulk
+from embermq.pipeline.jobs.bulk_log import BulkBatch
 from embermq.pipeline.jobs.bulk_parts import Archive, LakeFeed, Traffic
 from embermq.pipeline.paused import pause_queries, resume_query
 from embermq.pipeline.places import Places
@@ -43,11 +44,11 @@ class Failing(Archive):
 
     failures: ClassVar[list[str]] = []
 
-    def write(self, records: DataFrame) -> int:
+    def write(self, batch: BulkBatch) -> int:
         if self.failures and self.counts():
-            super().write(records.where("partition = 0"))
+            super().write(BulkBatch(batch.rows.where("partition = 0")))
             raise OSError(self.failures[0])
-        return super().write(records)
+        return super().write(batch)
 
 
 @pytest.mark.in_faults

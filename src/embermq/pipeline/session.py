@@ -244,6 +244,13 @@ def _place_options(settings: PipelineSettings, scratch: Path, socket_dir: Path) 
     return options | {"spark.jars": ",".join(map(str, jars))}
 
 
+def _compiler(settings: PipelineSettings) -> list[str]:
+    """On the embedded log Python reads and writes the records, and Java plans and commits. Code of which each line runs
+    seldom is never worth Java's second compiler, which otherwise takes more CPU than all else."""
+    plans_only = isinstance(settings, DriverSettings) and settings.kafka is None and not settings.rules
+    return ["-XX:TieredStopAtLevel=1"] if plans_only else []
+
+
 def lake_options(settings: PipelineSettings) -> dict[str, str]:
     """What writing the lake takes, at the place that the settings name."""
     options, endpoint = OPTIONS, settings.lake_s3_endpoint
@@ -266,7 +273,9 @@ def session_options(settings: PipelineSettings, places: Places, socket_dir: Path
     temporary = [f"-Djava.io.tmpdir={scratch}"] if is_local(settings.master) else []
     return _place_options(settings, scratch, socket_dir) | {
         "spark.driver.memory": f"{settings.heap_mb}m",
-        "spark.driver.extraJavaOptions": java_words(["-XX:+UseSerialGC", *temporary, logging_flag()]),
+        "spark.driver.extraJavaOptions": java_words(
+            ["-XX:+UseSerialGC", *_compiler(settings), *temporary, logging_flag()]
+        ),
         # What fails in a task, an overflowing stack too, fails its query and not this JVM with all the others.
         "spark.executor.killOnFatalError.depth": "0",
         # A result that does not fit fails, before there is no memory for the others.
@@ -298,6 +307,8 @@ def session_options(settings: PipelineSettings, places: Places, socket_dir: Path
         ),
         "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
         "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
+        # A batch in a file is one task.
+        "spark.sql.files.minPartitionNum": "1",
         "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
         "spark.hadoop.mapreduce.fileoutputcommitter.algorithm.version": "2",
         # A writer holds one row group a file in memory.

@@ -12,10 +12,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from pyspark import StorageLevel
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
-from embermq.pipeline.jobs.bulk_log import BulkLog
+from embermq.pipeline.jobs.bulk_log import BulkBatch, BulkLog
 from embermq.pipeline.jobs.bulk_parts import WAITING_FULL, BulkPart, PartKind
 from embermq.pipeline.jobs.query_job import JobSetup, LastBatch
 from embermq.pipeline.jvm_thread import closing_connection
@@ -43,31 +42,30 @@ class SharedRows:
         self.end = end
         self._log = log
         self._parts = parts
-        self._rows: DataFrame | None = None
+        self._kept: BulkBatch | None = None
         self._failure: Exception | None = None
         self._lock = threading.Lock()
 
-    def rows(self) -> DataFrame:
+    def kept(self) -> BulkBatch:
         """Who comes first reads, and may wait for a server; the others wait for that, and fail with it."""
         with self._lock:
             if self._failure is not None:
                 raise self._failure
-            if self._rows is None:
+            if self._kept is None:
                 try:
-                    self._rows = self._log.read(self.begin, self.end).persist(StorageLevel.DISK_ONLY)
-                    self._log.measure(self._rows)
+                    self._kept = self._log.keep(self.begin, self.end)
                 except Exception as error:
                     self._failure = error
                     raise
-            return self._rows
+            return self._kept
 
     def release(self) -> None:
         """One part has done with it, or failed."""
         with self._lock:
             self._parts -= 1
             is_over = not self._parts
-        if is_over and self._rows is not None:
-            self._rows.unpersist()
+        if is_over and self._kept is not None:
+            self._kept.release()
 
 
 class Feed:
@@ -150,8 +148,12 @@ class Feed:
             self.positions = self._resumed(part.positions())
             self._begin_new(part, self.positions)
             self._publish(part, part.reached(self.positions))
-            if part.write(self._log.probe(self.positions)):
-                raise AssertionError("the probe has no effect")
+            probe = self._log.probe(self.positions)
+            try:
+                if part.write(probe):
+                    raise AssertionError("the probe has no effect")
+            finally:
+                probe.release()
 
         self._submit(threads, spark, work)
 
@@ -166,7 +168,7 @@ class Feed:
             try:
                 if batch is not None:
                     self._begin_new(part, batch.begin)
-                    records = part.write(batch.rows())
+                    records = part.write(batch.kept())
                     self.missing += part.moved(batch.begin, batch.end)
             finally:
                 if batch is not None:

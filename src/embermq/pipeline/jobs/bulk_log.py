@@ -6,17 +6,38 @@ Here is the embedded log; `jobs.kafka_bulk_log` is the one in Kafka.
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextlib import closing
+from pathlib import Path
+from uuid import uuid4
 
+import pyarrow as pa
+from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 
 from embermq.pipeline.errors import LogBehindProgressError
 from embermq.pipeline.log_look import Bounds, Positions
 from embermq.pipeline.places import Places
-from embermq.pipeline.schema import PARTITION, traffic_schema
+from embermq.pipeline.schema import PARTITION, record_schema
 from embermq.pipeline.settings import DriverSettings
 from embermq.pipeline.sources import message_log
+from embermq.pipeline.sources.batch_file import write_batch, write_probe
 from embermq.pipeline.sources.log_file import Counted, LogFile, embedded_log_id
 from embermq.pipeline.sources.receipts import ReceiptFile
+
+
+class BulkBatch:
+    """Records that were read once, as rows of `record_schema`, on disk until `release`."""
+
+    def __init__(self, rows: DataFrame, file: Path | None = None) -> None:
+        """`file`: where they are as Parquet, of the embedded log; those of Kafka are blocks of Spark's."""
+        self.rows = rows
+        self.file = file
+
+    def release(self) -> None:
+        """Nobody reads them any more."""
+        if self.file:
+            self.file.unlink(missing_ok=True)
+        else:
+            self.rows.unpersist()
 
 
 class BulkLog(ABC):
@@ -53,8 +74,14 @@ class BulkLog(ABC):
     def read(self, begin: Positions, end: Positions) -> DataFrame:
         """The records of these ranges, as rows of `record_schema`."""
 
+    def keep(self, begin: Positions, end: Positions) -> BulkBatch:
+        """Read these ranges, for several to take them."""
+        rows = self.read(begin, end).persist(StorageLevel.DISK_ONLY)
+        self.measure(rows)
+        return BulkBatch(rows)
+
     @abstractmethod
-    def probe(self, starts: Positions) -> DataFrame:
+    def probe(self, starts: Positions) -> BulkBatch:
         """Something that goes through every step and that a sink at `starts` skips as a repeat."""
 
     @abstractmethod
@@ -62,7 +89,7 @@ class BulkLog(ABC):
         """What there is of delivery receipts; {} while there are none to be read."""
 
     @abstractmethod
-    def read_receipts(self, begin: Positions, end: Positions) -> DataFrame:
+    def read_receipts(self, begin: Positions, end: Positions) -> DataFrame | pa.Table:
         """Rows of `traffic_schema` of these receipts."""
 
     @abstractmethod
@@ -121,19 +148,39 @@ class EmbeddedLog(BulkLog):
         return {PARTITION: min(end, ends[PARTITION])}
 
     def read(self, begin: Positions, end: Positions) -> DataFrame:
-        return self._read(start=str(begin[PARTITION]), end=str(end[PARTITION]))
+        source = self._spark.read.format(message_log.FORMAT).options(
+            path=str(self._places.log), columns="all", split_records=str(self._settings.split_records)
+        )
+        return source.options(start=str(begin[PARTITION]), end=str(end[PARTITION])).load()
 
-    def probe(self, starts: Positions) -> DataFrame:
-        return self._read(probe="only")
+    def keep(self, begin: Positions, end: Positions) -> BulkBatch:
+        file = self._new_file()
+        write_batch(self._spark, self._places.log, begin[PARTITION], end[PARTITION], file)
+        return self._in_file(file)
+
+    def probe(self, starts: Positions) -> BulkBatch:
+        file = self._new_file()
+        write_probe(self._spark, file)
+        return self._in_file(file)
+
+    def _new_file(self) -> Path:
+        """What a driver leaves in that folder goes with it."""
+        folder = self._places.scratch / "batches"
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder / f"{uuid4().hex}.parquet"
+
+    def _in_file(self, file: Path) -> BulkBatch:
+        """One task reads it: more of them, and a shuffle, cost more than they save."""
+        rows = self._spark.read.schema(record_schema()).parquet(f"file://{file}")
+        return BulkBatch(rows.coalesce(1), file)
 
     def receipt_bounds(self) -> Mapping[int, Bounds]:
         with closing(ReceiptFile(self._places.broker)) as receipts:
             return {PARTITION: Bounds(receipts.first(), receipts.end())}
 
-    def read_receipts(self, begin: Positions, end: Positions) -> DataFrame:
+    def read_receipts(self, begin: Positions, end: Positions) -> pa.Table:
         with closing(ReceiptFile(self._places.broker)) as receipts:
-            samples = receipts.table(begin[PARTITION], end[PARTITION])
-        return self._spark.createDataFrame(samples, traffic_schema())
+            return receipts.table(begin[PARTITION], end[PARTITION])
 
     def measure(self, rows: DataFrame) -> None:
         """The log itself tells."""
@@ -143,9 +190,3 @@ class EmbeddedLog(BulkLog):
 
     def close(self) -> None:
         self._log.close()
-
-    def _read(self, **options: str) -> DataFrame:
-        source = self._spark.read.format(message_log.FORMAT).options(
-            path=str(self._places.log), columns="all"
-        )
-        return source.options(split_records=str(self._settings.split_records), **options).load()

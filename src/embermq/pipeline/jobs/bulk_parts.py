@@ -14,7 +14,7 @@ from typing import Protocol
 from pyspark.sql import DataFrame, SparkSession
 
 from embermq.pipeline.jars import lake_jars
-from embermq.pipeline.jobs.bulk_log import BulkLog
+from embermq.pipeline.jobs.bulk_log import BulkBatch, BulkLog
 from embermq.pipeline.jobs.lake_upkeep import LakeUpkeep
 from embermq.pipeline.log_look import Positions
 from embermq.pipeline.places import Places
@@ -26,7 +26,9 @@ from embermq.pipeline.sinks.message_tasks import write_by_tasks
 from embermq.pipeline.sinks.traffic_table import TrafficTable
 from embermq.pipeline.sinks.traffic_windows import WATERMARK_S, TrafficWindows, receipts_begin
 from embermq.pipeline.transforms.archive import lake_rows, stored_messages
+from embermq.pipeline.transforms.arrow_rows import stored_table
 from embermq.pipeline.transforms.traffic import traffic_events
+from embermq.pipeline.transforms.traffic_table import traffic_rows
 
 _MS_PER_HOUR = 3_600_000
 _HOURS_A_DAY = 24
@@ -64,7 +66,7 @@ class BulkPart(ABC):
         """What the sink has counted."""
 
     @abstractmethod
-    def write(self, records: DataFrame) -> int:
+    def write(self, batch: BulkBatch) -> int:
         """Give the records of a batch their effect, exactly once; returns how many positions they covered."""
 
     def moved(self, begin: Positions, end: Positions) -> int:
@@ -134,10 +136,10 @@ class Archive(BulkPart):
             found.update(sink.file.counts())
         return dict(found)
 
-    def write(self, records: DataFrame) -> int:
-        messages = stored_messages(records)
-        if not self.log.is_partitioned:
-            return self._sink(PARTITION).write(messages)
+    def write(self, batch: BulkBatch) -> int:
+        if batch.file:
+            return self._sink(PARTITION).write_table(stored_table(batch.file))
+        messages = stored_messages(batch.rows)
         sinks = self._sinks.values()
         covered = write_by_tasks(
             messages,
@@ -196,8 +198,10 @@ class LakeFeed(BulkPart):
     def counts(self) -> dict[str, int]:
         return self._sink.file.counts()
 
-    def write(self, records: DataFrame) -> int:
-        return self._sink.write(lake_rows(records))
+    def write(self, batch: BulkBatch) -> int:
+        if batch.file:
+            return self._sink.write_file(batch.file)
+        return self._sink.write(lake_rows(batch.rows))
 
     def keep_up(self, now_ms: int) -> None:
         self._upkeep.look(self._sink, now_ms)
@@ -236,8 +240,11 @@ class Traffic(BulkPart):
     def counts(self) -> dict[str, int]:
         return self._sink.file.counts()
 
-    def write(self, records: DataFrame) -> int:
-        return self._sink.write(traffic_events(records))
+    def write(self, batch: BulkBatch) -> int:
+        if batch.file:
+            assert isinstance(self._sink, TrafficWindows), "of the embedded log, which has no slots"
+            return self._sink.write_table(traffic_rows(batch.file))
+        return self._sink.write(traffic_events(batch.rows))
 
     def waiting(self) -> int:
         bounds = self.log.receipt_bounds()
@@ -248,7 +255,12 @@ class Traffic(BulkPart):
         bounds = self.log.receipt_bounds()
         begin = self._sink.begin_receipts(bounds)
         end = {number: min(bounds[number].end, at + WAITING_FULL) for number, at in begin.items()}
-        self._sink.write(self.log.read_receipts(begin, end))
+        found = self.log.read_receipts(begin, end)
+        if isinstance(found, DataFrame):
+            self._sink.write(found)
+        else:
+            assert isinstance(self._sink, TrafficWindows)
+            self._sink.write_table(found)
 
     def keep_up(self, now_ms: int) -> None:
         if isinstance(self._sink, TrafficTable):

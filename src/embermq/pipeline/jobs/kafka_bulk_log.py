@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from embermq.pipeline.jobs.bulk_log import BulkLog
+from embermq.pipeline.jobs.bulk_log import BulkBatch, BulkLog
 from embermq.pipeline.jobs.kafka_ranges import read_ranges
 from embermq.pipeline.kafka_lags import KafkaLags
 from embermq.pipeline.log_look import Bounds, Positions
@@ -72,10 +72,10 @@ class KafkaBulkLog(BulkLog):
             return no_rows(self._spark, record_schema())
         return records_from_kafka(rows, self._kafka.application_prefix, has_copies=self._kafka.has_copies)
 
-    def probe(self, starts: Positions) -> DataFrame:
+    def probe(self, starts: Positions) -> BulkBatch:
         """The last record before, where there is one."""
         before = {number: max(self.bounds[number].first, at - 1) for number, at in starts.items()}
-        return self.read(before, starts)
+        return BulkBatch(self.read(before, starts))
 
     def receipt_bounds(self) -> Mapping[int, Bounds]:
         """The broker makes their topic; without it latencies are missing, and nothing else."""

@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from embermq.pipeline.errors import RuleError, RuleStuck
-from embermq.pipeline.jobs.bulk_log import BulkLog
+from embermq.pipeline.jobs.bulk_log import BulkBatch, BulkLog
 from embermq.pipeline.jobs.bulk_parts import BulkPart
 from embermq.pipeline.log_look import Positions
 from embermq.pipeline.paused import pause_queries
@@ -140,12 +140,12 @@ class RulePart(BulkPart):
     def counts(self) -> dict[str, int]:
         return {"messages": self._messages, **self._aside.totals}
 
-    def write(self, records: DataFrame) -> int:
+    def write(self, batch: BulkBatch) -> int:
         """Returns how many messages were published."""
         before = self._messages
         at = ", ".join(f"{partition}:{offset}" for partition, offset in sorted(self.positions().items()))
         with self._at_work(at):
-            for found in self._evaluation.found(records):
+            for found in self._evaluation.found(batch.rows):
                 self._take(found)
         return self._messages - before
 

@@ -19,7 +19,7 @@ from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 from embermq.pipeline.errors import RuleStuck
-from embermq.pipeline.jobs.bulk_log import BulkLog
+from embermq.pipeline.jobs.bulk_log import BulkBatch, BulkLog
 from embermq.pipeline.keeper import short_reason
 from embermq.pipeline.log_look import Bounds, Positions
 from embermq.pipeline.places import Places
@@ -80,7 +80,7 @@ class WindowLog(BulkLog):
     def since(self, time_ms: int) -> dict[int, int]:
         return self.real.since(time_ms)
 
-    def probe(self, starts: Positions) -> DataFrame:
+    def probe(self, starts: Positions) -> BulkBatch:
         return self.real.probe({number: bounds.end for number, bounds in self.real.bounds.items()})
 
     def receipt_bounds(self) -> Mapping[int, Bounds]:
@@ -127,11 +127,11 @@ class WindowPart(RulePart):
     def begin_at(self, begin: Positions) -> None:
         """It begins with the window that is under way."""
 
-    def write(self, records: DataFrame) -> int:
+    def write(self, batch: BulkBatch) -> int:
         """The probe: what it makes of one record."""
         self._stretch = self._rule.stretch(self._now_s())
         with self._at_work(f"{PARTITION}:0"):
-            self._evaluation.collected(records)
+            self._evaluation.collected(batch.rows)
         return 0
 
     def moved(self, begin: Positions, end: Positions) -> int:

@@ -6,10 +6,15 @@ table keeps that for ever, so it says by itself how far it is. A commit takes ef
 writer knows it to be, so each position is once in it whoever else writes it, also at the same time.
 """
 
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import date
+from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
+import msgspec
 from msgspec import Struct
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
@@ -90,14 +95,23 @@ class DeltaTable:
         self._place = place
         self._name = "delta.`{}`".format(place.replace("`", "``"))
         self._ends: dict[str, int] = {}
-        """How far the table is, by the names of its transactions: as it was asked last, and by our own commits."""
+        """How far the table is, by the names of its transactions, -1 for no commit: as it was asked last, and by our
+        own commits."""
+        self._seen: tuple[str, int] | None = None
+        """The table and its version at which all of that was so: while it is the newest one, nobody has moved any."""
 
     def create(self, columns: StructType) -> None:
-        """Make the table when it is not there. Looking is cheaper than the statement, of which a start would wait for
-        seconds."""
-        if self.exists():
+        """Make the table when it is not there, and columns that it has not. Looking is cheaper than the statement, of
+        which a start would wait for seconds."""
+        found = self._snapshot()
+        known = set(found.schema().fieldNames()) if int(found.version()) >= 0 else set()
+        fields = ", ".join(
+            f"`{field.name}` {field.dataType.simpleString()}" for field in columns if field.name not in known
+        )
+        if known:
+            if fields:
+                self._sql(f"ALTER TABLE {{}} ADD COLUMNS ({fields})")
             return
-        fields = ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in columns)
         shape, named = self._shape, dict(_PROPERTIES)
         if shape.measured:
             named["delta.dataSkippingStatsColumns"] = ",".join(shape.measured)
@@ -112,11 +126,10 @@ class DeltaTable:
         committed = self._snapshot().transactions()
         found: dict[int, int] = {}
         for number in partitions:
-            name = self._transaction(log_id, number)
-            end = committed.get(name)
-            self._ends.pop(name, None)
-            if end.isDefined():
-                found[number] = self._ends[name] = int(end.get())
+            name = self._transaction_name(log_id, number)
+            self._ends[name] = _end_in(committed, name)
+            if self._ends[name] >= 0:
+                found[number] = self._ends[name]
         return found
 
     def version(self) -> int:
@@ -139,12 +152,61 @@ class DeltaTable:
     def append(self, rows: DataFrame, log_id: int, partition: int, end: int) -> None:
         """Add what comes of a partition below `end` in one commit. Raises LakeError, and adds nothing, when the table
         is not where `positions` and this writer's own commits have left it: then another one writes it too."""
-        name = self._transaction(log_id, partition)
+        with self._transaction(log_id, partition, end) as (transaction, named):
+            self._write(transaction, rows.coalesce(1), named)
+
+    def append_file(self, file: Path | None, statistics: str, log_id: int, partition: int, end: int) -> None:
+        """The same of rows in a Parquet file of this machine, which is copied into the table; None for no rows."""
+        with self._transaction(log_id, partition, end) as (transaction, named):
+            now_ms = time.time_ns() // 1_000_000
+            version = {"appId": named["txnAppId"], "version": end, "lastUpdated": now_ms}
+            actions: list[dict[str, object]] = [{"txn": version}]
+            if file is not None:
+                name = f"part-{uuid4()}.zstd.parquet"
+                self._copy(file, name)
+                added = {"path": name, "partitionValues": {}, "size": file.stat().st_size}
+                said = {"modificationTime": now_ms, "dataChange": True, "stats": statistics}
+                actions.append({"add": added | said})
+            jvm = self._jvm
+            decode = getattr(getattr(jvm.org.apache.spark.sql.delta.actions, "Action$"), "MODULE$").fromJson
+            decoded = jvm.PythonUtils.toSeq([decode(msgspec.json.encode(one).decode()) for one in actions])
+            user_metadata = jvm.scala.Option.apply(self._run)
+            self._commit(transaction, decoded, user_metadata, jvm.PythonUtils.toScalaMap({}))
+
+    def _copy(self, file: Path, name: str) -> None:
+        java = self._jvm.org.apache.hadoop.fs
+        place = java.Path(f"{self._place}/{name}")
+        conf = self.spark._jsparkSession.sessionState().newHadoopConf()
+        place.getFileSystem(conf).copyFromLocalFile(False, True, java.Path(f"file://{file}"), place)
+
+    def _commit(self, transaction: Any, actions: Any, user_metadata: Any, tags: Any) -> None:
+        none, append = self._jvm.scala.Option.empty(), self._jvm.org.apache.spark.sql.SaveMode.Append
+        write = getattr(self._jvm.org.apache.spark.sql.delta, "DeltaOperations$Write")
+        said = write(append, none, none, user_metadata, none, none, none, none, none)
+        table, before = _state(transaction)
+        was_seen, self._seen = self._seen == (table, before), None  # until it is known what has become of it
+        version = int(transaction.commitIfNeeded(actions, said, tags).get())
+        if (
+            was_seen and version == before + 1
+        ):  # with another's commit in between, that may have moved another name
+            self._seen = table, version
+
+    @contextmanager
+    def _transaction(self, log_id: int, partition: int, end: int) -> Iterator[tuple[Any, dict[str, str]]]:
+        """One of Delta's that moves the partition to `end`, and what the commit is to carry."""
+        name = self._transaction_name(log_id, partition)
         known = self._ends.get(name, -1)  # as Delta says that there is none
         log, none = self._log(), self._jvm.scala.Option.empty()
         transaction = log.startTransaction(none, none)
         # Having been asked for it, Delta refuses the commit when another one has moved it meanwhile.
-        found = int(transaction.txnVersion(name))
+        if name in self._ends and self._seen == _state(transaction):
+            transaction.readTxn().addOne(name)
+            found = known
+        else:  # Delta puts its whole log together for the answer, which costs more than the commit
+            found = int(transaction.txnVersion(name))
+            committed = transaction.snapshot().transactions()
+            as_known = all(_end_in(committed, other) == end for other, end in self._ends.items())
+            self._seen = _state(transaction) if as_known else None
         if found < 0 <= known:
             raise LakeError(
                 f"{self._place}: the table was removed, or another one is in its place: it begins anew, with what the "
@@ -157,14 +219,14 @@ class DeltaTable:
         # The rows may be of a session that was cloned before this table was named its run.
         named = {"txnAppId": name, "txnVersion": str(end), "userMetadata": self._run}
         try:
-            self._commit(log, transaction, rows.coalesce(1), named)
+            yield transaction, named
         except Py4JJavaError as error:
             if "ConcurrentTransactionException" not in str(error.java_exception.getClass().getName()):
                 raise
             raise LakeError(f"{self._place}: another driver has written behind {known} meanwhile") from error
         self._ends[name] = end
 
-    def _commit(self, log: Any, transaction: Any, rows: DataFrame, named: dict[str, str]) -> None:
+    def _write(self, transaction: Any, rows: DataFrame, named: dict[str, str]) -> None:
         """What the DataFrame writer does, in a transaction that has begun: the writer begins one of its own, which may
         see another position than whoever chose the rows."""
         jvm, session = self._jvm, self.spark._jsparkSession
@@ -177,13 +239,10 @@ class DeltaTable:
         # A later version has more columns.
         options = delta.DeltaOptions(to_map({**named, "mergeSchema": "true"}), session.sessionState().conf())
         write = delta.commands.WriteIntoDelta(
-            *(log, append, options, nothing, to_map({}), rows._jdf, none, none, False)
+            *(self._log(), append, options, nothing, to_map({}), rows._jdf, none, none, False)
         )
         data = write.writeAndReturnCommitData(transaction, session, none, False)
-        said = getattr(delta, "DeltaOperations$Write")(
-            *(append, none, none, options.userMetadata(), none, none, none, none, none)
-        )
-        transaction.commitIfNeeded(data.actions(), said, data.stringTags())
+        self._commit(transaction, data.actions(), options.userMetadata(), data.stringTags())
 
     def merge(self) -> Merged:
         """Make few files, sorted as the table is clustered, of the small ones; does nothing when nothing is to do."""
@@ -220,6 +279,18 @@ class DeltaTable:
     def _jvm(self) -> Any:
         return self.spark._jvm
 
-    def _transaction(self, log_id: int, partition: int) -> str:
+    def _transaction_name(self, log_id: int, partition: int) -> str:
         """The name under which the table notes the position of a partition, of one life of a log."""
         return f"{self._shape.writer};{log_id};{partition}"
+
+
+def _state(transaction: Any) -> tuple[str, int]:
+    """Which table a transaction has begun on, and at which version."""
+    snapshot = transaction.snapshot()
+    return str(snapshot.metadata().id()), int(snapshot.version())
+
+
+def _end_in(committed: Any, name: str) -> int:
+    """How far a transaction of that name is, in what a snapshot says of all."""
+    found = committed.get(name)
+    return int(found.get()) if found.isDefined() else -1

@@ -142,6 +142,9 @@ class PositionedTable(ABC):
     def _append(self, rows: DataFrame, one: Covered) -> None:
         made = rows.withColumn("log_id", F.lit(self._log_id).cast("bigint")).select(self._columns.names)
         self.table.append(made, self._log_id, one.partition, one.end)
+        self._committed(one)
+
+    def _committed(self, one: Covered) -> None:
         self._done[one.partition] = one.end
         self.commits += 1
         if one.partition < 0:  # of what stands beside the log

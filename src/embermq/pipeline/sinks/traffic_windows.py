@@ -13,6 +13,7 @@ from embermq.pipeline.schema import PARTITION, RECEIPTS
 from embermq.pipeline.sinks.sink_file import SinkFile
 from embermq.pipeline.transforms.batch_values import is_new
 from embermq.pipeline.transforms.traffic import BUCKETS_PER_DOUBLING, traffic_windows
+from embermq.pipeline.transforms.traffic_table import traffic_table
 
 READER = "traffic"
 WATERMARK_S = 60
@@ -88,6 +89,15 @@ class TrafficWindows:
             for number in (number for number, found in bounds.items() if done.get(number, 0) > found.end):
                 connection.execute("DELETE FROM traffic_state WHERE name = ?", (self._receipts_key(number),))
         return receipts_begin(bounds, done)
+
+    def write_table(self, events: pa.Table) -> int:
+        """The same of rows in an Arrow table, all of one partition."""
+        numbers = events["partition"].unique().to_pylist()
+        assert len(numbers) <= 1, "of the embedded log"
+        done = self.positions() | {RECEIPTS - number: at for number, at in self.receipts_done().items()}
+        at = max((done.get(number, 0) for number in numbers), default=0)
+        new = events.filter(pc.greater_equal(events["offset"], at))
+        return self._add(traffic_table(new, self._window_s, self._watermark()))
 
     def write(self, events: DataFrame) -> int:
         """Take rows of the traffic source; returns the number of positions of the message log it covered."""
