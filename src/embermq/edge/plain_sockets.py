@@ -167,7 +167,6 @@ class PlainTransport:
         waiting = self._waiting
         if waiting is None:
             return
-        before_bytes = self._waiting_bytes
         rest = self._send(waiting)
         if self._waiting is None:  # the connection has ended
             return
@@ -175,7 +174,7 @@ class PlainTransport:
         self._waiting_bytes = sum([len(part) for part in rest])
         if not rest:
             self._written()
-        if self._paused and before_bytes > self._low >= self._waiting_bytes and self._protocol is not None:
+        if self._paused and self._waiting_bytes <= self._low and self._protocol is not None:
             self._paused = False
             self._protocol.resume_writing()
 

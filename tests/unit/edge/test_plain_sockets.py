@@ -117,6 +117,22 @@ def test_what_a_socket_does_not_take_waits_and_tells_of_itself() -> None:
     run(scenario)
 
 
+def test_who_was_told_to_wait_is_told_to_go_on_when_more_may_wait_now() -> None:
+    """An application's connection gets other limits when it may have been told already."""
+
+    async def scenario(sockets: PlainSockets) -> None:
+        told = Told()
+        there = served(sockets, told)
+        told.transport.write(LARGE)
+        told.transport.set_write_buffer_limits(high=2 * len(LARGE), low=len(LARGE))
+        assert told.events == ["pause"]
+        assert await read_all(there, len(LARGE)) == LARGE
+        await wait_for(lambda: told.events == ["pause", "resume"])
+        there.close()
+
+    run(scenario)
+
+
 def test_more_parts_than_one_call_takes_go_out_in_order() -> None:
     async def scenario(sockets: PlainSockets) -> None:
         told = Told()
