@@ -405,7 +405,7 @@ class Members(GroupMembers):
         for member in _in_turn(client):
             if self._doubts or link.paused or link.closing or len(window) + in_flight >= whole:
                 break
-            if in_flight >= max(1, whole - 1):
+            if in_flight >= max(1, _left_of(client.session) - 1):
                 break
             if in_flight and link.bulk_bytes >= BULK_BYTES_MAX:
                 break  # what is in flight will be acknowledged
@@ -426,11 +426,11 @@ class Members(GroupMembers):
 
     def _fit(self, client: FarClient) -> None:
         """The client's own session leaves room for what it has from other slots, and for what waits up to half."""
-        whole = client.session.client_window_max
+        session = client.session
         in_flight = sum(len(member.sent) for member in client.members.values())
         waiting = sum(len(member.waiting) for member in client.members.values())
-        left = max(in_flight, min(in_flight + waiting, max(1, whole // 2)))
-        client.session.window_max = max(0, whole - left)
+        left = max(in_flight, min(in_flight + waiting, max(1, _left_of(session) // 2)))
+        session.window_max = max(0, session.client_window_max - left)
 
     def _send(self, client: FarClient, packet: Publish) -> None:
         link, counters = client.link, self._state.counters
@@ -441,6 +441,11 @@ class Members(GroupMembers):
         counters.messages_sent_qos_0 += not packet.qos
         counters.payload_bytes_sent += len(packet.payload)
         self._state.parts_sent += 2 if packet.qos else 1  # it goes in one
+
+
+def _left_of(session: Session) -> int:
+    """What the client may have unacknowledged, less what it was given up with, which stays in its window."""
+    return session.client_window_max - len(session.given_up or ())
 
 
 def _refused(asked: Change, why: str) -> Answers:

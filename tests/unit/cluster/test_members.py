@@ -281,11 +281,29 @@ def test_what_an_application_was_given_up_counts_against_all_that_it_may_have() 
     assert node.hand.state.counters.application_skipped == 1 and not client.closing
     client.does(Puback(1), Puback(3))
     node.hand.settle()
-    assert client.payloads == [*(3 * [b"far"]), b"own1", *(2 * [b"far"])]
+    assert client.payloads == [*(3 * [b"far"]), b"own1", b"own2", b"far"]
     client.does(Puback(5), Puback(7), Puback(9))
-    node.hand.applications.poll()
     node.hand.settle()
-    assert client.payloads[6:] == [b"own2"]
+    assert client.payloads[6:] == [b"far"] and not client.closing
+
+
+def test_what_an_application_was_given_up_is_room_of_nobody() -> None:
+    """Its own session goes on in what is left."""
+    settings = ApplicationSettings(ack_strategy="skip-all")
+    node = Node(settings)
+    client = node.hand.keeps("c", receive_maximum=4, acknowledges=False, client_type=ClientType.APPLICATION)
+    client.subscribes("own")
+    member, _ = node.joins(client)
+    node.hand.connects("p").publishes("own", b"own1", b"own2")
+    node.hand.settle()
+    dispatch(node.hand)
+    node.hand.passes(s=settings.pack_timeout_s + 1)
+    assert node.hand.state.counters.application_skipped == 2 and not client.closing
+    node.takes(member, *(from_there(b"far", 1 + 2 * number) for number in range(20)))
+    node.hand.connects("q").publishes("own", b"own3")
+    node.hand.settle()
+    dispatch(node.hand)
+    assert client.payloads == [b"own1", b"own2", b"far", b"own3"]
 
 
 @pytest.mark.parametrize("answer", [Puback(1), None])
