@@ -3,6 +3,7 @@
 Here is the embedded log; `jobs.kafka_bulk_log` is the one in Kafka.
 """
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextlib import closing
@@ -22,6 +23,9 @@ from embermq.pipeline.sources import message_log
 from embermq.pipeline.sources.batch_file import write_batch, write_probe
 from embermq.pipeline.sources.log_file import Counted, LogFile, embedded_log_id
 from embermq.pipeline.sources.receipts import ReceiptFile
+
+_PATTERN = re.compile(r"[][{}*?\\]")
+"""In a path that Spark reads these stand for others."""
 
 
 class BulkBatch:
@@ -77,7 +81,11 @@ class BulkLog(ABC):
     def keep(self, begin: Positions, end: Positions) -> BulkBatch:
         """Read these ranges, for several to take them."""
         rows = self.read(begin, end).persist(StorageLevel.DISK_ONLY)
-        self.measure(rows)
+        try:
+            self.measure(rows)
+        except Exception:
+            rows.unpersist()  # Spark would keep what it has of them for ever
+            raise
         return BulkBatch(rows)
 
     @abstractmethod
@@ -171,7 +179,8 @@ class EmbeddedLog(BulkLog):
 
     def _in_file(self, file: Path) -> BulkBatch:
         """One task reads it: more of them, and a shuffle, cost more than they save."""
-        rows = self._spark.read.schema(record_schema()).parquet(f"file://{file}")
+        path = _PATTERN.sub(r"\\\g<0>", str(file))
+        rows = self._spark.read.schema(record_schema()).parquet(f"file://{path}")
         return BulkBatch(rows.coalesce(1), file)
 
     def receipt_bounds(self) -> Mapping[int, Bounds]:

@@ -33,13 +33,19 @@ class LakeFile(Struct, frozen=True):
 
 
 def make_lake_file(spark: SparkSession, rows: Path, log_id: int, done: int) -> LakeFile | None:
-    """Of what is at `done` and behind it in a batch's file; None when there is nothing. It is beside that file."""
-    task = spark.sparkContext.parallelize([done], 1).map(partial(_made, rows, log_id))
-    found: LakeFile | None = task.collect()[0]
+    """Of what is at `done` and behind it in a batch's file; None when there is nothing. It is beside that file, unless
+    that fails."""
+    path = rows.with_suffix(".lake")
+    task = spark.sparkContext.parallelize([done], 1).map(partial(_made, rows, path, log_id))
+    try:
+        found: LakeFile | None = task.collect()[0]
+    except Exception:
+        path.unlink(missing_ok=True)
+        raise
     return found
 
 
-def _made(rows: Path, log_id: int, done: int) -> LakeFile | None:
+def _made(rows: Path, path: Path, log_id: int, done: int) -> LakeFile | None:
     table = pq.read_table(rows)
     table = table.filter(pc.greater_equal(table["offset"], done))
     if not len(table):
@@ -48,7 +54,6 @@ def _made(rows: Path, log_id: int, done: int) -> LakeFile | None:
     is_missing = pc.starts_with(errors["error"], MISSING)
     is_rejected = pc.invert(pc.or_(is_missing, pc.equal(errors["error"], COPY)))
     good = lake_table(table, log_id, to_arrow_schema(lake_schema(), timezone="UTC"))
-    path = rows.with_suffix(".lake")
     pq.write_table(
         good, path, compression="zstd", use_dictionary=REPEATED, write_statistics=list(OF_MESSAGES.measured)
     )

@@ -21,8 +21,13 @@ REPEATED = ["topic", "root", "queue", "publisher"]
 
 
 def write_batch(spark: SparkSession, log: Path, start: int, end: int, path: Path) -> None:
-    """Offsets [start, end), with those that are gone or damaged as rows with an error; the folder is there."""
-    spark.sparkContext.parallelize([(start, end)], 1).foreach(partial(_write, log, path))
+    """Offsets [start, end), with those that are gone or damaged as rows with an error; the folder is there. What it has
+    written when it fails takes no room: the disk may be full."""
+    try:
+        spark.sparkContext.parallelize([(start, end)], 1).foreach(partial(_write, log, path))
+    except Exception:
+        path.unlink(missing_ok=True)
+        raise
 
 
 def write_probe(spark: SparkSession, path: Path) -> None:
