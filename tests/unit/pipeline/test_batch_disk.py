@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, cast
 
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from tests.pipeline.log_writer import LogWriter, record
 
 from embermq.pipeline.jobs.bulk_log import EmbeddedLog
 from embermq.pipeline.jobs.kafka_bulk_log import KafkaBulkLog
@@ -68,6 +72,15 @@ def files(data_dir: Path) -> list[str]:
     return [each.suffix for each in sorted(Places(data_dir).scratch.rglob("*")) if each.is_file()]
 
 
+def open_in(folder: Path) -> list[str]:
+    """The files of a folder that this process has open, as often as it has."""
+    found: list[str] = []
+    for each in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # what lists them is one
+            found.append(os.readlink(each))
+    return sorted(name for name in found if name.startswith(f"{folder}/"))
+
+
 def test_a_batch_that_could_not_be_written_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -79,6 +92,17 @@ def test_a_batch_that_could_not_be_written_leaves_nothing(
     assert files(tmp_path) == []
     log.probe({PARTITION: 0})
     assert files(tmp_path) == [".parquet"]
+
+
+def test_who_reads_the_log_lets_go_of_its_files(tmp_path: Path) -> None:
+    """A worker writes one batch after the other, and what retention removes meanwhile takes room while it is open."""
+    with closing(LogWriter(tmp_path)) as writer:
+        writer.append([record()] * 3)
+        log = embedded(tmp_path, TasksHere())
+        before = open_in(log_folder := Places(tmp_path).log)
+        batch = log.keep({PARTITION: 0}, {PARTITION: 3})
+        assert open_in(log_folder) == before
+    assert batch.file is not None and len(pq.read_table(batch.file)) == 3
 
 
 def test_a_file_of_the_lake_that_could_not_be_made_leaves_nothing(

@@ -4,6 +4,7 @@ Archive, lake and traffic read it from there, whole columns at a time: a record 
 where it is decoded, and none of Java's. The file is forgotten with the batch, so nothing of it is synced.
 """
 
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -38,11 +39,7 @@ def write_probe(spark: SparkSession, path: Path) -> None:
 def _write(log: Path, path: Path, offsets: tuple[int, int]) -> None:
     schema = to_arrow_schema(record_schema(), timezone="UTC")
     options = {"compression": "lz4", "use_dictionary": REPEATED, "write_statistics": False}
-    with pq.ParquetWriter(path, schema, **options) as file:
-        if offsets[0] == PROBE_OFFSET:
-            batches = probe_rows(schema)
-        else:
-            reader = LogFile(log)
-            batches = read_rows(reader, *offsets, schema)
-        for batch in batches:
+    with pq.ParquetWriter(path, schema, **options) as file, closing(LogFile(log)) as reader:
+        is_probe = offsets[0] == PROBE_OFFSET
+        for batch in probe_rows(schema) if is_probe else read_rows(reader, *offsets, schema):
             file.write_batch(batch)
