@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
-from confluent_kafka.admin import NewPartitions  # type: ignore[attr-defined]
 from confluent_kafka.admin._acl import AclBinding, AclOperation, AclPermissionType
 from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 from tests.support.application_log_writer import ApplicationLogWriter, HandLoop, HandReader
@@ -73,29 +71,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServer]:
 @pytest.fixture
 def guarded(server: KafkaServer) -> Guarded:
     return Guarded(server)
-
-
-def test_records_of_a_log_are_moved_to_its_first_partition_without_a_right_on_groups(
-    guarded: Guarded,
-) -> None:
-    log = guarded.log("wide")
-    guarded.allows(ResourceType.TOPIC, log, AclOperation.READ, AclOperation.WRITE)
-    admin = guarded.server.admin
-    admin.create_partitions([NewPartitions(log, 2)])[log].result(30)
-    wait_until(lambda: len(admin.list_topics(log).topics[log].partitions) == 2, 30, "they are there")
-    stray = Producer({"bootstrap.servers": guarded.server.own_bootstrap})
-    for number in range(2):
-        stray.produce(log, b"%d" % number, partition=1)
-    assert stray.flush(30) == 0
-    found: list[object] = []
-
-    def is_had() -> bool:
-        found[:] = [guarded.topics.ensure({log: 1})[log]]
-        return "Topic authorization failed" not in str(found[0])
-
-    wait_until(is_had, 30, "the rights hold")
-    assert isinstance(found[0], FoundLog), found[0]
-    assert found[0].ends == {0: 2}
 
 
 def test_a_broker_needs_no_right_on_groups_to_read_its_log_again(
