@@ -37,6 +37,7 @@ PAYLOADS = [
     '"ü"'.encode(),
     b"3 boxes",
     b"[1],[2]] x",
+    b'{"t": 1e400}',
 ]
 PROPERTIES = Properties(
     payload_format_indicator=1,

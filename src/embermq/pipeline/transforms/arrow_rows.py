@@ -11,6 +11,8 @@ import pyarrow.parquet as pq
 from embermq.pipeline.transforms.archive import PROPERTIES
 
 _PAIRS = "user_properties"
+_LOOK = msgspec.json.Decoder(msgspec.Raw)
+"""Reads all of it, and makes nothing of it: a number may be larger than any float."""
 _JSON_STARTS = frozenset(b' \t\n\r"-0123456789[{tfn')
 
 
@@ -52,7 +54,7 @@ def payload_json(payload: bytes | None) -> str | None:
     if not payload or payload[0] not in _JSON_STARTS:
         return None
     try:
-        msgspec.json.decode(payload)
+        _LOOK.decode(payload)
         return payload.decode()
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
