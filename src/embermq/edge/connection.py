@@ -27,7 +27,7 @@ LOG = logging.getLogger("embermq.server")
 TURN_BYTES_MAX = 16 * 1024
 """Bytes of one client's small packets that are decided before the others get their turn: they may be thousands."""
 FULL_READ_BYTES = 256_000
-"""What uvloop reads at once. Behind as much it reads again, 32 times, before anybody else has a turn."""
+"""After a read of so many there is more, as a rule: others have their turn before it is read."""
 ALIVE_BYTES_MIN = 1_000
 """What a read must bring of a packet that is not whole yet to count as a sign of life: a large packet may take longer
 than the keep-alive, but who sends a byte now and then only holds on to its place."""
